@@ -1,10 +1,10 @@
-"""What a connection has learned: train cells again, and evaluate each with its connection reset.
+"""Effect of learned connections: retrain cells, and evaluate each with its connection reset.
 
     python benchmarks/learned.py 'released/12L/attn_res*/torch/seed0' --out benchmarks/learned.csv
 
 After training, the connection's parameters get their initial values back, and the rest of the
-network stays as trained. Where the score is the same, the network does not use what the connection
-has learned. docs/schemes.md shows the difference.
+network stays as trained. If the score is the same, the network does not use the learned values of
+the connection. docs/schemes.md shows the difference.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a connection costs in a network of one's own: `fathom.torch` around branches, in turns.
+"""Cost of a connection in the user's own network: `fathom.torch` around branches, in turns.
 
     python benchmarks/library.py mhc_paper hc_paper
 
-CPU time of a forward and backward pass on one thread, over that of `plain`: the median of seven
-turns and their range. And bytes that the forward pass keeps for the backward one, beyond those of
-the branches, for each token, channel and branch. A branch is a norm and a linear layer, so little
-is done besides. A loop of `x = x + branch(x)` takes turns too, and PyPI's hyper-connections where
-they are installed.
+Prints the CPU time of a forward and backward pass on one thread, relative to `plain`: the median of
+seven turns and their range. Also prints the bytes that the forward pass keeps for the backward
+pass, beyond those of the branches, per token, channel and branch. A branch is a norm and a linear
+layer, so little else is computed. A loop of `x = x + branch(x)` takes turns too, as do PyPI's
+hyper-connections if they are installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMES = ["mhc_paper", "mhc_lite", "hc_paper", "deepseek_v4", "hy_v4"]
 
 
 def branches() -> nn.ModuleList:
-    """A norm and a linear layer each."""
+    """LAYERS branches, each a norm and a linear layer."""
     pairs = ((nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)) for _ in range(LAYERS))
     return nn.ModuleList(nn.Sequential(*pair) for pair in pairs)
 
@@ -40,7 +40,7 @@ def by_hand(x: Tensor, functions: nn.ModuleList) -> Tensor:
 
 
 def pypi(name: str) -> Callable[[Tensor, nn.ModuleList], Tensor]:
-    """A class of the package, a module for each branch."""
+    """A residual path with a module of the package's class `name` for each branch."""
     kind = getattr(importlib.import_module("hyper_connections"), name)
     modules = nn.ModuleList(kind(STREAMS, dim=WIDTH, layer_index=k) for k in range(LAYERS))
 
@@ -55,7 +55,7 @@ def pypi(name: str) -> Callable[[Tensor, nn.ModuleList], Tensor]:
 
 
 def kept_bytes(run: Callable[[Tensor, nn.ModuleList], Tensor], functions: nn.ModuleList) -> float:
-    """Bytes that a forward pass keeps for the backward one, for each token, channel and branch."""
+    """Bytes that a forward pass keeps for the backward pass, per token, channel and branch."""
     x, kept = torch.randn(8, 64, WIDTH), {}
 
     def pack(saved: Tensor) -> Tensor:

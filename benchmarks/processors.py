@@ -1,8 +1,8 @@
-"""Train cells of the reference again on this processor, and write down where they end.
+"""Retrain cells of the reference on this processor, and record their final scores.
 
     python benchmarks/processors.py 'flow/16L/*/torch/seed0' --out benchmarks/processors.csv
 
-docs/trust.md sets these scores beside those of results/reference, which another processor made.
+docs/trust.md compares these scores with those of results/reference, from another processor.
 """
 
 from __future__ import annotations

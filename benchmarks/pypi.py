@@ -22,7 +22,7 @@ from fathom.models.connections.connection import Connection, ConnectionContext
 IS_INSTALLED = importlib.util.find_spec("hyper_connections") is not None
 
 VARIANTS = ("hc_paper", "mhc_paper") if IS_INSTALLED else ()
-"""Schemes with these modules' purpose; their mHC is a smaller function than the paper's."""
+"""Schemes that correspond to these modules; their mHC is a smaller function than the paper's."""
 
 Writing = Callable[[Tensor], Tensor]
 """From a sub-layer's output to the new streams: the state between `read` and `write`."""

@@ -1,7 +1,7 @@
 """The training step of our network, wrapped by mlx-lm's code of a released model.
 
-These are DeepSeek V4.1 and Kimi K3. A step starts with the parameters of ours, and so at the same
-loss.
+The models are DeepSeek V4.1 and Kimi K3. Training starts with the parameters of our
+network, and so at the same loss.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeepseekV41(Released):
 
 
 class Weights(nn.Module):
-    """Those of a read, as a layer of Kimi K3 has them."""
+    """Weights of a read, as in a layer of Kimi K3."""
 
     def __init__(self, query: np.ndarray, gain: np.ndarray) -> None:
         super().__init__()
@@ -72,11 +72,11 @@ class Weights(nn.Module):
 
 @dataclass(frozen=True)
 class KimiK3(Released):
-    """The state is the package's finished blocks and the open sum [B, T, C], None in the function
-    that begins a block. The first sub-layer reads the input as it is."""
+    """The state is the package's finished blocks and the open sum [B, T, C], which is None in the
+    function that begins a block. The first sub-layer reads the input unchanged."""
 
     group: int
-    """Sub-layers of a block."""
+    """Number of sub-layers in a block."""
     eps: float
 
     def open(self, ops: Any, params: dict, x: mx.array, noise: None = None) -> tuple[Any, mx.array]:
@@ -104,7 +104,7 @@ class KimiK3(Released):
 
 
 def connection(spec: Spec) -> Released:
-    """The package's connections for a spec, with the parameters of ours."""
+    """The package's connections for a spec, with the parameters of our connection."""
     return {"deepseek_v41": deepseek_v41, "attn_res_block": kimi_k3}[spec.variant](spec)
 
 
@@ -124,7 +124,7 @@ def deepseek_v41(spec: Spec) -> DeepseekV41:
 
 
 def kimi_k3(spec: Spec) -> KimiK3:
-    """The weights of the reads of every sub-layer but the first, and of that at the end."""
+    """Weights for the read of every sub-layer but the first, and for the read at the end."""
     from mlx_lm.models import kimi_k3 as release
 
     problem = tasks.Problem(spec)

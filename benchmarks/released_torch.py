@@ -1,7 +1,7 @@
 """The training step of our network, wrapped by transformers' modules of a released model.
 
-These are those of DeepSeek V4 and Inkling 2. A step starts with the parameters of ours, and so at
-the same loss.
+The modules are those of DeepSeek V4 and Inkling 2. Training starts with the parameters of our
+network, and so at the same loss.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class DeepseekV4(Released):
 
 @dataclass(frozen=True)
 class Inkling2(Released):
-    """The state is the finished sums [B, T, I, C] and the open one [B, T, C]: the two arguments of
-    the package's reads. The first sub-layer has none."""
+    """The state is the finished sums [B, T, I, C] and the open sum [B, T, C]: the two arguments of
+    the package's reads. The first sub-layer has no such read."""
 
     group: int
-    """Sub-layers of a sum."""
+    """Number of sub-layers in a sum."""
 
     def open(
         self, ops: TorchOps, params: dict[str, Tensor], x: Tensor, noise: None = None
@@ -88,7 +88,7 @@ class Inkling2(Released):
 
 
 def connection(spec: Spec) -> Released:
-    """The package's connections for a spec, with the parameters of ours."""
+    """The package's connections for a spec, with the parameters of our connection."""
     return {"deepseek_v4": deepseek_v4, "inkling2": inkling2}[spec.variant](spec)
 
 

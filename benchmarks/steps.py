@@ -1,4 +1,4 @@
-"""Time training steps of several sides in turns, each of them in a process of its own.
+"""Time training steps of several sides in turns, each side in its own process.
 
     python benchmarks/steps.py sizes demo small     ours, a textbook's, packages, a matrix product
     python benchmarks/steps.py schemes --turns 3 --out FILE  every named scheme over plain
@@ -6,8 +6,8 @@
     python benchmarks/steps.py schemes --turns 0 --out FILE         counts alone: no time
     python benchmarks/steps.py schemes --no-count --out FILE        times alone: no count
 
-A turn of one side takes about half a second, then the next side has its turn. So whatever else the
-machine does weighs on all sides alike, and a ratio is the median of the ratios of each turn. Timing
+A turn of one side takes about half a second, then the next side has its turn. So other load on the
+machine affects all sides alike, and a ratio is the median of the ratios of all turns. Timing
 libraries (pyperf, pytest-benchmark, torch.utils.benchmark) run one side to its end before the next.
 """
 
@@ -52,16 +52,16 @@ SIDES = {
     "torch": {"textbook": "textbook", "pypi": "pypi", "released": "released_torch"},
     "mlx": {"released": "released_mlx"},
 }
-"""By backend, the sides besides `ours` and the modules of this folder that have their steps."""
+"""By backend, the sides besides `ours`, with the modules of this folder that define their steps."""
 
 MATRIX = 1024
-"""Rows of the matrices in the side `matmul`, which takes as many operations as a step of ours."""
+"""Rows of the matrices in the side `matmul`; its time is scaled to the operations of our step."""
 
 SCHEME_SIZE, SCHEME_DEPTH = "sublayer", 6
 """The network in which every named scheme is measured against `plain`."""
 
 AT_ONCE = 6
-"""Named schemes that take turns with one `plain`, whose time is then shared."""
+"""Number of named schemes that take turns with one `plain` and share its time."""
 
 Key = tuple[str, str]
 """A variant and a side of it."""
@@ -70,7 +70,7 @@ Process = Callable[[str, int], ProcessPoolExecutor]
 """The process for a backend and a place in a group of sides."""
 
 IDENTITY = ("study", "depth", "variant", "backend", "side", "machine", "width")
-"""A row of the table; `width` is that of the first variant's network, the study's own."""
+"""Columns that identify a row; `width` is the study's, of the first variant's network."""
 
 COLUMNS = (
     *IDENTITY, "turns", "threads", "seconds", "low", "high", "over", "ratio", "ratio_low",
@@ -151,7 +151,7 @@ def _matmul(backend: Backend) -> Callable[[int], None]:
 
 @contextmanager
 def processes() -> Iterator[Process]:
-    """Processes that are started when they are first asked for, and serve every group."""
+    """Processes that start at their first use and serve every group."""
     with ExitStack() as stack:
 
         @cache
@@ -194,7 +194,7 @@ def rows(
 ) -> Iterator[dict[str, object]]:
     """A row of COLUMNS for each side; without turns, the counts of ours on PyTorch alone.
 
-    Other sides are compared with ours of the same variant, and ours with that of the first variant.
+    Other sides are compared with ours of the same variant, and ours with ours of the first variant.
     """
     first, *_ = specs
     width = getattr(specs[first].model, "width", "")
@@ -220,13 +220,13 @@ def rows(
 
 
 def _spread(names: Sequence[str], values: Sequence[float]) -> dict[str, str]:
-    """Median, least and largest, with four digits, by these names."""
+    """Median, minimum and maximum, with four digits, by these names."""
     found = (median(values), min(values), max(values))
     return {name: f"{value:.4g}" for name, value in zip(names, found, strict=True)}
 
 
 def counts(spec: Spec) -> dict[str, int]:
-    """Operations and bytes of a batch; none of a backend other than PyTorch."""
+    """Operations and bytes of a batch; empty for a backend other than PyTorch."""
     if spec.backend != "torch":
         return {}
     from fathom.backends.torch_counting import count_step
@@ -241,11 +241,11 @@ def with_earlier(
     identity: Sequence[str] = IDENTITY,
     columns: Sequence[str] = COLUMNS,
 ) -> list[dict[str, object]]:
-    """The rows of a table, with these in the place of those that they measure again.
+    """The rows of a table, updated by the rows `found` with the same identity.
 
-    `identity`: columns whose values tell what a row measures.
+    `identity`: columns that identify a row.
 
-    Of a row that is only counted again, the times stay.
+    A row that is only counted again keeps its times.
     """
     earlier = csv.DictReader(file.read_text(encoding="utf-8").splitlines()) if file.exists() else ()
     kept: dict[tuple[str, ...], dict[str, object]] = {}
@@ -264,7 +264,7 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, object]], columns: Sequen
         writer.writerows(rows)
 
 
-# --- what is timed --------------------------------------------------------------------------------
+# --- groups to time -------------------------------------------------------------------------------
 
 
 def spec_for(size: str, variant: str, backend: str, depth: int | None = None) -> Spec:
@@ -275,7 +275,7 @@ def spec_for(size: str, variant: str, backend: str, depth: int | None = None) ->
 
 
 def groups_of_sizes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
-    """For each size, depth and backend ours of every variant, a matrix product, other sides."""
+    """For each size, depth and backend: ours of every variant, a matrix product, other sides."""
     studies = load_config([SIZES]).studies
     for size in names:
         for depth in studies[size].depths:
@@ -287,17 +287,17 @@ def groups_of_sizes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
 
 
 def groups_of_schemes(names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
-    """For each backend `plain` and `AT_ONCE` named schemes, until all have had their turns."""
+    """For each backend: `plain` and `AT_ONCE` named schemes, until all have had their turns."""
     for backend, first in product(installed_backends(), range(0, len(names), AT_ONCE)):
         variants = ("plain", *names[first : first + AT_ONCE])
         yield {(v, "ours"): spec_for(SCHEME_SIZE, v, backend, SCHEME_DEPTH) for v in variants}
 
 
 def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key, Spec]]:
-    """For each study every network on PyTorch, at the depth that most of its variants have.
+    """For each study: every network on PyTorch, at the depth that most of its variants have.
 
-    Variants whose steps are the same work are timed once, by the first of them, which need not have
-    that depth itself. Studies without cells on PyTorch are passed over.
+    Variants whose steps do the same work are timed once, under the name of the first, which need
+    not have that depth itself. Studies without cells on PyTorch are skipped.
     """
     for name in names:
         cells = {
@@ -312,7 +312,7 @@ def groups_of_studies(config: Config, names: Sequence[str]) -> Iterator[dict[Key
 
 
 def _told(row: Mapping[str, object]) -> str:
-    """A row in a line."""
+    """A row as one line of text."""
     where = "{study:18} {depth:3} {backend:6} {variant:18} {side:9}".format(**row)
     if "seconds" in row:
         return f"{where} {1e3 * float(row['seconds']):.4g} ms, {row['ratio']} × {row['over']}"

@@ -1,7 +1,7 @@
 """The published experiment on PyTorch as tutorials write it: a module per layer, plain loops.
 
-It computes what fathom computes in the plainest way: Sinkhorn in every layer, streams mixed by S×S
-products between permutes, an optimiser that visits tensor after tensor, and metrics that each wait.
+It computes the same as fathom in the plainest way: Sinkhorn in every layer, streams mixed by S×S
+products between permutes, an optimiser that visits tensor after tensor, metrics that each wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fathom.config import Spec
 
 VARIANTS = ("baseline", "hc", "mhc")
-"""Variants that it has."""
+"""Variants that it implements."""
 
 
 class Block(nn.Module):
@@ -49,7 +49,7 @@ class Mixing(nn.Module):
 
     @staticmethod
     def mix(matrix: Tensor, x: Tensor) -> Tensor:
-        """matrix · x over the streams, with D moved out of the way and back."""
+        """matrix · x over the streams; permutes move D out of the way and back."""
         return (matrix @ x.permute(0, 1, 3, 2).unsqueeze(-1)).squeeze(-1).permute(0, 1, 3, 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the sides share that wrap our sub-layers in a package's modules."""
+"""Helpers of the sides that wrap our sub-layers in a package's modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = "pre", "post", "res"
 
 
 def network_in(connection: Connection, spec: Spec) -> Transformer:
-    """The spec's transformer in this connection."""
+    """The spec's transformer with this connection."""
     ours = tasks.Problem(spec).network
     network = Transformer(**{field.name: getattr(ours, field.name) for field in fields(ours)})
     vars(network)["connection"] = connection  # where `cached_property` looks first

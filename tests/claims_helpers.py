@@ -1,4 +1,4 @@
-"""What tests of claims share: judging one test, and runs for it."""
+"""Helpers for tests of claims: judge one test, make runs for it."""
 
 import math
 
@@ -16,13 +16,13 @@ NO_STEPS = frame(curve([1.0], study="no-such-study"))
 
 
 def claims_of(published, cells, steps=NO_STEPS, config=None):
-    """The table of claims, for a config of two studies, a and b."""
+    """Table of claims; by default for a config of two studies, a and b."""
     config = config or config_with(studies=("a", "b"))
     return claims_table(config, cells, steps, published)
 
 
 def judge(test, *rows, steps=None, config=None):
-    """What a test says of runs on one platform: its row of claims.csv, as a dict."""
+    """Row of claims.csv of one test on runs of one platform, as a dict."""
     published = published_with({"scope": "everywhere", "tests": [{"studies": ["a"], **test}]})
     steps = NO_STEPS if steps is None else frame(*steps)
     (row,) = claims_of(published, frame(*rows), steps, config).to_dict("records")
@@ -34,7 +34,7 @@ def verdict(test, *rows, steps=None):
 
 
 def check(row, expected, observed=None, half=None, seeds=None):
-    """Compare a row of claims.csv with a verdict, and with the numbers that are given."""
+    """Assert the verdict of a row of claims.csv, and the numbers that are given."""
     assert row["verdict"] == expected, row
     if observed is not None:
         assert row["observed"] == pytest.approx(observed, nan_ok=True)
@@ -45,7 +45,7 @@ def check(row, expected, observed=None, half=None, seeds=None):
 
 
 def of(metric, by_depth, variant="mhc", **axes):
-    """Runs of several depths; by_depth maps a depth to the values of its seeds."""
+    """Runs at several depths; by_depth maps a depth to the values of its seeds."""
     found = [seeds(metric, v, depth=d, variant=variant, **axes) for d, v in by_depth.items()]
     return [row for rows in found for row in rows]
 
@@ -55,7 +55,7 @@ def gains(by_depth, **axes):
 
 
 def scores(by_depth, **axes):
-    """Runs with these scores; None diverged. The final loss, which decides nothing, is another."""
+    """Runs with these scores (None: diverged). The final loss decides nothing; it is 5."""
     rows = of("score", by_depth, **axes)
     for row in rows:
         row["loss_final"] = 5.0

@@ -1,6 +1,6 @@
-"""Commands as a user gives them: in this process, in one of their own, or several in a shell.
+"""Run commands as a user does: in this process, in a new one, or several in a shell.
 
-And what they leave in a folder.
+And read the contents of a folder.
 """
 
 import functools
@@ -19,7 +19,7 @@ from fathom.system.errors import UserError
 
 
 def exit_status(arguments):
-    """Run one command line here; its exit status."""
+    """Run one command line in this process and return its exit status."""
     try:
         cli.main(arguments)
     except SystemExit as stop:
@@ -28,7 +28,7 @@ def exit_status(arguments):
 
 
 def refusal(function, *arguments, error=UserError, **named):
-    """The message that a call is refused with, which must be a single line."""
+    """Message of the error that a call raises; it must be a single line."""
     with pytest.raises(error) as caught:
         function(*arguments, **named)
     message = str(caught.value)
@@ -37,7 +37,7 @@ def refusal(function, *arguments, error=UserError, **named):
 
 
 def finished(*command, folder=None, text=None, **environment):
-    """A command that has ended, given this text, with these variables beside those of here."""
+    """Run a command to its end, with `text` on stdin and these extra environment variables."""
     return subprocess.run(
         list(map(str, command)), cwd=folder, env={**os.environ, **environment}, input=text,
         capture_output=True, text=True, check=False,
@@ -45,7 +45,7 @@ def finished(*command, folder=None, text=None, **environment):
 
 
 def shell(block, folder):
-    """What a block of commands prints, run in a folder with this `fathom`; none may fail."""
+    """Stdout of a block of commands, run in a folder with this `fathom`; none may fail."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
     (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom "$@"\n')
@@ -57,7 +57,7 @@ def shell(block, folder):
 
 
 def contents(folder):
-    """Every file, folder and link below a folder, hidden ones too, with its content."""
+    """Content of every path below a folder, hidden ones too; None if it is not a file."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -65,7 +65,7 @@ def contents(folder):
 
 
 class Server:
-    """A process that has run some code, and in which commands of Python then start at once."""
+    """Process that has run `code` and forks for each Python command, which starts at once."""
 
     def __init__(self, code):
         program = Path(__file__).with_name("forking_server.py")
@@ -78,7 +78,7 @@ class Server:
         self.files = {name: Path(tempfile.mkdtemp()) / name for name in ("stdout", "stderr")}
 
     def run(self, *arguments, folder):
-        """`python ARGUMENTS` in a folder, when it has ended."""
+        """Run `python ARGUMENTS` in a folder to its end."""
         request = {
             "arguments": list(map(str, arguments)), "folder": str(folder),
             "environment": dict(os.environ), **{n: str(file) for n, file in self.files.items()},
@@ -91,12 +91,12 @@ class Server:
 
 @functools.cache
 def server(code):
-    """One of this process of pytest; it ends when its standard input is closed, with this one."""
+    """Server shared within this pytest process; it ends with it, when its stdin closes."""
     return Server(code)
 
 
 def wait_until(condition, process=None, seconds=300):
-    """What the condition gives, once that is true; fails if a process ends before."""
+    """Wait until the condition is true and return its value; fail if `process` ends first."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert process is None or process.poll() is None, process.stdout and process.stdout.read()

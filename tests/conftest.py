@@ -1,10 +1,10 @@
-"""What the tests share: both backends on the CPU, held against the float64 oracle."""
+"""Shared fixtures: both backends on the CPU, compared with the float64 oracle."""
 
 import functools
 import os
 
-# As `backends.load` sets it. A test that imports PyTorch itself would otherwise leave its BLAS a
-# thread per core, and MLX's small products would wait for one another: ten times the CPU time.
+# As in `backends.load`. Without it, a test that imports PyTorch itself gives BLAS one thread per
+# core, and MLX's small products wait for one another: ten times the CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jinja2
@@ -16,7 +16,7 @@ from fathom.config import BACKENDS, installed_backends, load_config
 from gradients import assert_gradients, first_step
 from param_helpers import oracle_loss, parameters_off_symmetry, trainer_on
 
-# The same examples on every run, and no limit on the time of one: machines differ, tests must not.
+# The same examples on every run, without a deadline: machines differ, tests must not.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
@@ -26,7 +26,7 @@ LONGEST = (
     "test_report.py", "test_cli.py", "test_figures.py", "test_verify.py", "test_tasks_text.py",
     "test_paper.py", "test_config_fuzz.py",
 )  # fmt: skip
-"""Of the long tests and of the fast ones; the cluster waits most, so it is worth an early start."""
+"""Slowest files of the long and the fast tests. The cluster mostly waits, so it starts first."""
 
 
 def pytest_addoption(parser):
@@ -37,7 +37,7 @@ def pytest_addoption(parser):
 CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch"}
 """Fixtures that skip a test whose framework is missing."""
 DEPEND = {"installed_backends", "run_cell"}
-"""Names in a module of tests that train, or that ask what is installed."""
+"""Names in test modules that train or that depend on the installed frameworks."""
 
 
 def connects(item):
@@ -45,7 +45,7 @@ def connects(item):
 
 
 def backend_of(item):
-    """The backend that a case is of, by its parameters; empty where they name none."""
+    """Backend named by the parameters of a test case; empty if they name none."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     framework = getattr(params.get("framework"), "name", "")
     named = (params.get("backend"), params.get("name"), framework)
@@ -53,16 +53,16 @@ def backend_of(item):
 
 
 def can_differ_without_a_framework(items):
-    """All else computes in NumPy; that it imports without a framework, collecting it shows.
+    """Tests that a missing framework can change: one case per function and backend.
 
-    No module of one framework imports the other (test_rooms.py), so its numbers are those of the
-    fast tests. One case of a function shows that what it calls is there.
+    Other tests compute in NumPy; collecting them shows that they import. Modules of one framework
+    do not import the other (test_rooms.py), so numbers stay the same; one case shows the imports.
     """
     seen = set()
     for item in items:
         case = (item.path, item.originalname, backend_of(item))
         if connects(item):
-            # Of a framework that is missing: skipped anyway.
+            # Cases of a missing framework are skipped anyway.
             is_first = case not in seen and backend_of(item) in ("", *installed_backends())
             seen.add(case)
             if is_first:
@@ -72,7 +72,7 @@ def can_differ_without_a_framework(items):
 
 
 def pytest_collection_modifyitems(config, items):
-    """The files that take longest come first: xdist hands out whole files, in this order."""
+    """Put the slowest files first: xdist hands out whole files in order. Apply --alone."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
     if config.getoption("--alone"):
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class CompiledTemplates(jinja2.BytecodeCache):
-    """By file and content. A hundred tests fill the same templates; to compile one takes longer."""
+    """Cache by file and content: a hundred tests fill the same templates; compiling is slower."""
 
     def __init__(self):
         self.code = {}
@@ -99,14 +99,14 @@ class CompiledTemplates(jinja2.BytecodeCache):
 
     @staticmethod
     def key(bucket):
-        """Reports and the paper compile the same template, and the paper's code finalizes."""
+        """Cache key with options, because only the paper's code of a shared template finalizes."""
         environment = bucket.environment
         return bucket.key, bucket.checksum, environment.autoescape, environment.finalize
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_templates():
-    """Each process compiles a template once."""
+    """Compile each template once per process."""
     with pytest.MonkeyPatch.context() as patch:
         kept = functools.partial(jinja2.Environment, bytecode_cache=CompiledTemplates())
         patch.setattr(jinja2, "Environment", kept)
@@ -115,12 +115,12 @@ def compiled_templates():
 
 @pytest.fixture(autouse=True)
 def data_folder(monkeypatch):
-    """A training says in the environment where data sets are: put back afterwards."""
+    """Restore FATHOM_DATA after each test, because trainings set it."""
     monkeypatch.setenv("FATHOM_DATA", os.environ.get("FATHOM_DATA", ""))
 
 
 def connect_to_cpu(name):
-    """The backend on the CPU; skips the test where its framework is not installed."""
+    """The backend on the CPU; skips the test if its framework is not installed."""
     # Not importorskip: MLX must not be imported before fathom has chosen its BLAS.
     if name not in installed_backends():
         pytest.skip(f"{name} is not installed")
@@ -135,26 +135,26 @@ def backend(request):
 
 @pytest.fixture(scope="session")
 def connect_cpu():
-    """A function from a backend's name to the backend, for tests of one of them."""
+    """Function that returns a backend by name, for tests of a single backend."""
     return connect_to_cpu
 
 
 @pytest.fixture
 def both_backends():
-    """Both at once, by name: for tests that hold one against the other."""
+    """Both backends by name, for tests that compare them."""
     return {name: connect_to_cpu(name) for name in BACKENDS}
 
 
 @pytest.fixture
 def backends_here():
-    """All that are installed, by name: for tests that hold each against the same numbers."""
+    """Installed backends by name, for tests that compare each with the same numbers."""
     found = {name: connect_to_cpu(name) for name in installed_backends()}
     return found or pytest.skip("no framework is installed")
 
 
 @pytest.fixture
 def fathom(capsys):
-    """A function that runs a command here: (exit status, output, lines of errors)."""
+    """Function that runs a command in this process: (exit status, stdout, lines of stderr)."""
     from command_helpers import exit_status  # it loads every command
 
     def run(*arguments):
@@ -174,9 +174,9 @@ def default_config(pytestconfig):
 
 @pytest.fixture
 def check_first_step(backends_here):
-    """A function that holds the first step on each backend against the oracle: loss and gradients.
+    """Function that compares loss and gradients of each backend's first step with the oracle.
 
-    It gives (what was measured, gradients) by backend.
+    It returns (measurements, gradients) by backend.
     """
 
     def check(spec, batch, rel=3e-5, floor=1e-6, loss=1e-6, together=()):
@@ -198,7 +198,7 @@ def check_first_step(backends_here):
 
 @pytest.fixture(scope="session")
 def shipped(pytestconfig, default_config):
-    """(published figures that networks of any size may speak for, templates) of the repository."""
+    """(published data without minimum scales, templates) of the repository."""
     from fathom.analysis.claims import load_published  # it loads SciPy
     from tables_helpers import groundless
 

@@ -15,12 +15,12 @@ CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES = (PROJECT / "docs/extending.md").read_text(encoding="utf-8")
 
 
-# --- what CONTRIBUTING says ----------------------------------------------------------------------
+# --- parsing the documents -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block that says in its first line where it belongs."""
+    """A fenced block whose first line names its place."""
 
     file: str
     how: str
@@ -29,7 +29,7 @@ class Block:
 
 
 def sections(text):
-    """By the anchor of each heading, the (language, content) of the fenced blocks below it."""
+    """(language, content) of the fenced blocks below each heading, by the heading's anchor."""
     found, current = {}, None
     tokens = parsed(text)
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -61,7 +61,7 @@ def copied_by(section):
 
 
 def rows_of_the_table():
-    """What to touch, as glob patterns, by the section that a row links to."""
+    """Glob patterns of the files to touch, by the section that a row links to."""
     table = CONTRIBUTING.partition("## What to touch")[2].partition("\n## ")[0]
     found = {}
     for line in table.splitlines():
@@ -75,11 +75,11 @@ SECTIONS = sections(EXAMPLES)
 ROWS = rows_of_the_table()
 
 
-# --- doing what it says --------------------------------------------------------------------------
+# --- applying the examples -----------------------------------------------------------------------
 
 
 def apply(section, folder):
-    """Do to a copy of the project what a section says."""
+    """Apply a section's copies and blocks to a copy of the project."""
     for source, target in copied_by(section):
         shutil.copy(folder / source, folder / target)
     for block in blocks_of(section):
@@ -97,7 +97,7 @@ def apply(section, folder):
 
 
 def inserted(text, block):
-    """The text of a file with a block at its place."""
+    """Text of a file with a block inserted at its place."""
     if block.how == "at the end":
         return f"{text}\n\n{block.text}"
     where, name = block.how.split()
@@ -117,7 +117,7 @@ def names_set_by(statement):
 
 
 def in_registry(text, statement, entry):
-    """The entry as the last of the dict in `X = Registry({...})`."""
+    """Text with the entry appended to the dict in `X = Registry({...})`."""
     entries = statement.value.args[0]
     lines = text.encode().splitlines(keepends=True)  # ast counts bytes
     end = sum(map(len, lines[: entries.end_lineno - 1])) + entries.end_col_offset - 1
@@ -129,13 +129,13 @@ def in_registry(text, statement, entry):
 
 
 def in_yaml(text, key, entry):
-    """The entry as the last below a key at the top of the file."""
+    """Text with the entry appended below a top-level key."""
     lines = text.splitlines(keepends=True)
     (start,) = (i for i, line in enumerate(lines) if re.match(rf"{key}:(?: \{{\}})?\s", line))
     lines[start] = lines[start].replace(" {}", "")
     rest = range(start + 1, len(lines))
     end = next((i for i in rest if re.match(r"[^\s#]", lines[i])), len(lines))
-    while re.match(r"#|\s*$", lines[end - 1]):  # what stands above the next key belongs to it
+    while re.match(r"#|\s*$", lines[end - 1]):  # comments above the next key belong to it
         end -= 1
     return "".join([*lines[:end], entry, *lines[end:]])
 
@@ -145,7 +145,7 @@ def copy_of_project(folder):
 
 
 def differing(folder):
-    """The files of a copy that the project does not have, or not so."""
+    """Files of a copy that the project lacks or has with other content."""
     files = (file for part in PARTS for file in [folder / part, *(folder / part).rglob("*")])
     for file in filter(Path.is_file, files):
         original = PROJECT / file.relative_to(folder)

@@ -1,10 +1,10 @@
-"""`snakemake -n` with these options, which has to plan the training of every cell of the config.
+"""Check that `snakemake -n` with these options plans the training of every cell of the config.
 
     python tests/dry_run.py [--configfile OVERLAY.yaml] [OPTION …]
 
-Plans as where nothing is made yet, every framework is installed and no data set is known to be out
-of reach. Exits with 1 where the plan has fewer trainings than the config has cells: Snakemake
-is content with an empty plan.
+The plan assumes that nothing is made yet, every framework is installed and no data set is known to
+be unavailable. Exits with 1 if the plan has fewer trainings than the config has cells, because
+Snakemake accepts an empty plan.
 """
 
 import re
@@ -17,7 +17,7 @@ AS_AT_FIRST = ("--forceall", "--config", "assume_backends=true", "compute={data:
 
 
 def main(options: list[str]) -> None:
-    """Print the number of cells, or what Snakemake says and how many are missing; then exit."""
+    """Print the number of cells, or exit with Snakemake's errors and both counts."""
     overlays = [option for option in options if option.endswith(".yaml")]
     cells = len(load_config(["config.yaml", *overlays]).cells())
     command = ("-n", "--printshellcmds", *options, *AS_AT_FIRST)

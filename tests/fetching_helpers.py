@@ -1,4 +1,4 @@
-"""What the tests of data sets share: files that stand in for a set."""
+"""Helpers for tests of data sets: files that stand in for a set."""
 
 import gzip
 import hashlib
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def put_texts(folder, **texts):
-    """Write texts, or bytes, as NAME.txt; the folder."""
+    """Write texts or bytes as NAME.txt and return the folder."""
     folder.mkdir(exist_ok=True)
     for name, content in texts.items():
         content = content if isinstance(content, bytes) else content.encode()
@@ -17,7 +17,7 @@ def put_texts(folder, **texts):
 
 
 def random_images(*counts):
-    """So many training and test images of noise, with their labels, in the order of the files."""
+    """Noise images and labels for each count (training, test), in the order of the files."""
     rng = np.random.default_rng(8)
     return [
         rng.integers(0, high, size, dtype=np.uint8)
@@ -27,7 +27,7 @@ def random_images(*counts):
 
 
 def put_idx(folder, names, *arrays):
-    """Write arrays as packed IDX files; their hashes by name."""
+    """Write arrays as gzipped IDX files and return their SHA-256 hashes by name."""
     folder.mkdir(parents=True)
     for name, array in zip(names, arrays, strict=True):
         header = struct.pack(f">{1 + array.ndim}I", 0x0800 + array.ndim, *array.shape)

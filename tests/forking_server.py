@@ -1,11 +1,11 @@
-"""Python with something slow loaded, in a process of its own that forks for every command line.
+"""Process that loads slow modules once and forks for every Python command line.
 
     python forking_server.py CODE
 
-CODE is run first: to load Snakemake or a framework takes most of the time of a test's command. Each
+CODE runs first: loading Snakemake or a framework takes most of the time of a test's command. Each
 line on stdin is a request in JSON: `arguments` of Python, as in `-m fathom train-all` or `-c CODE`,
-the `folder` to run them in, their `environment`, and the files that `stdout` and `stderr` go to.
-Each line on stdout is the exit status, negative for a signal.
+the `folder` to run in, the `environment`, and the files for `stdout` and `stderr`. Each line on
+stdout is the exit status, negative for a signal.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 
 
 def main() -> None:
-    """Answer until stdin closes."""
+    """Answer requests until stdin closes."""
     exec(sys.argv[1], {})  # noqa: S102
     for line in sys.stdin:
         fork = os.fork()
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def become(request: dict) -> None:
-    """Run what is asked for, and end."""
+    """Run the requested command and exit."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for standard, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), standard)

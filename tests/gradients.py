@@ -10,15 +10,15 @@ __all__ = ["STEADY", "assert_gradients", "first_step"]
 
 
 def first_step(trainer, spec, batch, scheduled=STEADY):
-    """What was measured in a trainer's first step, and the gradients of every parameter."""
+    """Measurements of a trainer's first step, and the gradients of every parameter."""
     return parity.first_step(trainer, Problem(spec), batch, scheduled)
 
 
 def assert_gradients(loss, params, found, rel, floor, together=()):
-    """Hold the gradients of each backend, `found[backend][name]`, against those of `loss(params)`.
+    """Compare the gradients of each backend, `found[backend][name]`, with those of `loss(params)`.
 
-    Errors may be `rel` times the length, plus `floor`. Two losses are computed for each parameter;
-    for those named in `together` as if they were one.
+    Errors may be `rel` times the gradient's norm, plus `floor`. Each parameter takes two
+    evaluations of the loss; the parameters in `together` count as one.
     """
     of_joined = loss
     if together:
@@ -30,7 +30,7 @@ def assert_gradients(loss, params, found, rel, floor, together=()):
 
 
 def _join(arrays, names):
-    """The arrays, but these as one vector, whose name is empty."""
+    """The arrays, with the named ones joined into one vector under the empty name."""
     vector = np.concatenate([np.ravel(arrays[name]) for name in names])
     return {name: array for name, array in arrays.items() if name not in names} | {"": vector}
 

@@ -10,9 +10,9 @@ PARTS = (".test", "src", "workflow", "report", "envs", "config.yaml")
 
 
 def only(studies, **settings):
-    """An overlay in YAML: these studies, with what they change, and no other.
+    """An overlay in YAML with these studies and their changes, and without all others.
 
-    `settings`: of the config, beside its studies. It is an overlay of studies, which is no cut.
+    `settings`: further keys of the config. An overlay is no subset: results keep their folder.
     """
     names = yaml.safe_load((PROJECT / "config.yaml").read_text(encoding="utf-8"))["studies"]
     every = {name: studies.get(name) for name in names}
@@ -20,7 +20,7 @@ def only(studies, **settings):
 
 
 def copy_parts(folder, parts):
-    """These files and folders of the project, but for what Python and pip leave in them."""
+    """Copy these files and folders of the project, without `__pycache__` and `*.egg-info`."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in parts:
         source = PROJECT / part
@@ -31,7 +31,7 @@ def copy_parts(folder, parts):
 
 
 def copy_project(folder, grid):
-    """What the workflow needs, and the overlay `grid` as grid.yaml."""
+    """Copy the files that the workflow needs, and write the overlay `grid` as grid.yaml."""
     folder.mkdir(exist_ok=True)
     copy_parts(folder, PARTS)
     (folder / "grid.yaml").write_text(grid)

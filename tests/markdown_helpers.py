@@ -1,4 +1,4 @@
-"""Markdown as a code-hosting page reads it."""
+"""Parse Markdown as a code-hosting page does."""
 
 import itertools
 import re
@@ -7,14 +7,14 @@ from functools import cache
 from markdown_it import MarkdownIt
 
 
-@cache  # a second for all documents, which each of their tests reads
+@cache  # all documents take a second, and each of their tests reads them
 def parsed(text):
     """The tokens of a document."""
     return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def inline(text):
-    """The tokens inside its paragraphs, headings and tables: texts, codes, links."""
+    """The tokens inside paragraphs, headings and tables: texts, codes, links."""
     return [child for token in parsed(text) for child in token.children or ()]
 
 
@@ -25,7 +25,7 @@ def slug(heading):
 
 @cache
 def anchors(text):
-    """Every anchor of a document: of its headings, and those that reports write themselves."""
+    """Every anchor of a document: of its headings, and the explicit ones of reports."""
     pairs = itertools.pairwise(parsed(text))
     headings = {slug(inner.content) for token, inner in pairs if token.type == "heading_open"}
     return headings | set(re.findall(r'<a id="([\w.-]+)"></a>', text))

@@ -1,9 +1,9 @@
-"""All networks and every named scheme as a textbook has them, in float64; and AdamW.
+"""All networks, every named scheme and AdamW as textbook code, in float64.
 
-Written from what the schemes' authors published and compute, and independent of `fathom.models`.
-A unit is what has one set of weights in a dynamic connection: a token, or an image. Activations
-are [U, N, C]: units, positions that are averaged over (1 for a token, 14·14 for an image),
-channels. Parameters are float64 by name; those of a connection lack their prefix.
+Written from the publications and code of the schemes' authors, and independent of `fathom.models`.
+A unit, a token or an image, has one set of weights in a dynamic connection. Activations are
+[U, N, C]: units, positions that are averaged over (1 for a token, 14·14 for an image), channels.
+Parameters are float64 by name; names of a connection's parameters lack their prefix.
 """
 
 import itertools
@@ -19,7 +19,7 @@ softmax = partial(scipy.special.softmax, axis=-1)
 
 
 def rms_norm(x, eps=1e-6):
-    """x over the root of its mean square, along the last axis."""
+    """x divided by its root mean square, along the last axis."""
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
 
 
@@ -50,9 +50,9 @@ def log_sinkhorn(logits, tau, iterations=20):
 
 
 def kernel_sinkhorn(logits, iterations=20, eps=1e-6):
-    """DeepSeek's kernels: a softmax of rows plus ε, columns; then rows and columns in turn.
+    """DeepSeek's kernels: softmax of rows plus ε, then columns; then rows and columns in turn.
 
-    They apply it transposed: stream k becomes Σ_j H_jk x_j.
+    The kernels apply H transposed: stream k becomes Σ_j H_jk x_j.
     """
     H = softmax(logits) + eps
     for step in range(iterations):
@@ -152,7 +152,7 @@ SOFTMAX = ("hc_static", "mhc_static", "cayley_mhc", "mhc_gated_static", "mhc_gat
 
 
 def summary(name, unit):
-    """The means over positions of a unit's streams [S, N, C], of mean square one: S·C numbers."""
+    """Means over positions of a unit's streams [S, N, C], divided by their RMS, [S·C]."""
     return rms_norm(unit.mean(axis=1).ravel(), NORM_EPS.get(name, 1e-6))
 
 
@@ -163,11 +163,11 @@ def logits_of(name, p, i, unit):
     found = {}
     for k, part in enumerate(part for part in PARTS if f"b_{part}" in p):
         phi, b = p[f"phi_{part}"][i], p[f"b_{part}"][i]
-        if name == "hc_paper":  # tanh, and a stream knows itself alone
+        if name == "hc_paper":  # tanh, and each stream depends on itself alone
             dynamic = np.tanh(phi @ rms_norm(unit.mean(axis=1)).T)
         else:
             dynamic = phi @ summary(name, unit)
-        # The circulant has one α for all, and some have none.
+        # The circulant has one α for all parts, and some schemes have none.
         alpha = p["alpha"][i][min(k, len(p["alpha"][i]) - 1)] if "alpha" in p else 1.0
         found[part] = alpha * dynamic.reshape(b.shape) + b
     return found
@@ -202,7 +202,7 @@ def coefficients(name, p, i, unit, layers):
 
 
 def opened(name, p, x, S):
-    """The first streams [S, U, N, C] from the embedded input."""
+    """Initial streams [S, U, N, C] from the embedded input."""
     if name in IMAGE_STUDY:
         return np.array([x if s == 0 else 0 * x for s in range(S)])
     if name.startswith("mhc_gated"):
@@ -278,12 +278,12 @@ def through_altup(p, x, layers, S, has_residual):
     """Alternating updates: predict all streams, compute the first, correct all."""
 
     def of_size(y, like):
-        """Each row of y [U, N, C] with the root mean square of the same row of `like`."""
+        """y [U, N, C] with each row scaled to the RMS of the same row of `like`."""
         ours, theirs = ((z**2).mean(axis=-1, keepdims=True) for z in (y, like))
         return y * np.sqrt(theirs / np.maximum(ours, 1e-5))
 
     def routed(i, z):
-        """r of each unit's z [U, N, C]."""
+        """Router output r of each unit, from z [U, N, C]."""
         means = p["router_gain"][i] * rms_norm(z.mean(axis=1))
         return np.tanh(means @ p["router"][i].T / x.shape[-1])
 
@@ -301,7 +301,7 @@ def through_altup(p, x, layers, S, has_residual):
 
 
 def on_sphere(x):
-    """Each position of x [U, N, C] over its length."""
+    """Each position of x [U, N, C] divided by its norm."""
     return x / np.sqrt((x**2).sum(axis=-1, keepdims=True) + 1e-6)
 
 
@@ -312,7 +312,7 @@ ONE_STREAM = (
 
 
 def scaled_sum(name, p, i, x, y, blocks, is_last):
-    """The stream after function i, the last of its block or not, which read x and returned y."""
+    """Stream after function i, from stream x and output y; is_last: the block that i ends."""
     match name:
         case "scaled":
             return x + 1.4 / math.sqrt(blocks) * y
@@ -343,7 +343,7 @@ def scaled_sum(name, p, i, x, y, blocks, is_last):
 
 
 def through_sums(name, p, x, layers, per_block):
-    """One stream, with whatever the releases and LAuReL do to it and to its sums."""
+    """One stream, with the norms and weighted sums of the releases and LAuReL."""
     if name == "residual_scaled":
         x = (x + p["input_bias"]) * p["input_scale"]
     if name in ("talkie", "neomme"):
@@ -377,7 +377,7 @@ DENSE = ("denseformer", "muddformer", "muddformer_normed")
 
 
 def depth_read(name, query, gain, sources):
-    """One row's weighted sum of its sources: in `mhar` of each quarter of the channels."""
+    """Weighted sum of the sources of one row; in `mhar`, of each quarter of the channels."""
     sources, C, heads = np.array(sources), len(query), 4 if name == "mhar" else 1
     keys = rms_norm(sources, 1e-5 if name == "attn_res_block" else 1e-6)
     logits = (query * gain * keys).reshape(*keys.shape[:-1], heads, -1).sum(axis=-1)
@@ -388,10 +388,10 @@ def depth_read(name, query, gain, sources):
 
 
 def through_depth_attention(name, p, x, layers, per_block, has_residual, block_size=2):
-    """Every function reads all sources, all of them at its turn.
+    """Every function reads a weighted sum of all sources so far.
 
-    A block of sources is two blocks of the network, or `block_size`. In every sixth block of the
-    network the attention reads three times.
+    A block of sources is `block_size` blocks of the network. In `inkling2`, the attention of every
+    sixth block of the network reads three times.
     """
     is_by_block, rows = name in ("attn_res_block", "inkling2"), itertools.count()
 
@@ -423,7 +423,7 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual, block_s
 
 
 def through_dense(name, p, x, layers, per_block, has_residual):
-    """Weighted sums of the outputs of all blocks so far; in `muddformer` four of them."""
+    """Weighted sums of the outputs of all blocks so far; in `muddformer` four sums."""
     reads, is_normed = None, name == "muddformer_normed"
 
     def source(i, x):
@@ -461,7 +461,7 @@ def frac_matrices(name, p, i, unit):
 
 
 def through_frac(name, p, x, layers, m=2):
-    """One stream of m parts, which are mixed."""
+    """One stream split into m parts, which are mixed."""
     for i, layer in enumerate(layers):
         units = x.reshape(*x.shape[:2], m, -1)
         found = [frac_matrices(name, p, i, unit) for unit in units]
@@ -476,7 +476,7 @@ def through_frac(name, p, x, layers, m=2):
 
 
 def causal_weights(name, p):
-    """[L, L]: with which weights every layer reads the states so far."""
+    """Weights with which each layer reads the states so far, [L, L]."""
     matrix = np.exp(p["mixing"])
     if name == "mhc_causal":
         matrix = sinkhorn(matrix, floor=0, added=1e-6)
@@ -485,7 +485,7 @@ def causal_weights(name, p):
 
 
 def through(name, p, x, layers, S, has_residual, per_block=1):
-    """`x` [U, N, C] through layers joined by the named scheme; a block has so many of them."""
+    """`x` [U, N, C] after layers joined by the named scheme, `per_block` layers a block."""
     if name == "qwen4_exp":
         return through_gated(p, x, layers, S)
     if name == "altup":
@@ -533,7 +533,7 @@ def connection_of(p):
 
 
 def connected(spec, p, x, functions, **site):
-    """Tokens, points or nodes [N, C] through a network's functions of the same."""
+    """Tokens, points or nodes [N, C] after a network's functions, joined by its scheme."""
     by_unit = [lambda x, f=f: f(rows_of(x))[:, None] for f in functions]
     streams = getattr(spec.connection, "streams", 1)
     site = {"has_residual": False, **site}
@@ -541,12 +541,12 @@ def connected(spec, p, x, functions, **site):
 
 
 def rows_of(x):
-    """[N, 1, C] → [N, C], or of each of a tuple."""
+    """[N, 1, C] → [N, C], also for each part of a tuple."""
     return tuple(part[:, 0] for part in x) if isinstance(x, tuple) else x[:, 0]
 
 
 def layer_norm(p, x, name):
-    """Along the last axis; nothing without parameters."""
+    """Layer norm along the last axis; the identity without parameters."""
     if f"{name}.weight" not in p:
         return x
     scaled = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
@@ -554,7 +554,7 @@ def layer_norm(p, x, name):
 
 
 def linear(p, x, name):
-    """A product, and a bias if there is one."""
+    """Matrix product, plus a bias if there is one."""
     return x @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0)
 
 
@@ -562,14 +562,12 @@ def linear(p, x, name):
 
 
 def normed(p, x, name, model):
-    """Layer norm with a gain and a bias, or RMS norm without, whose eps is PyTorch's."""
+    """Layer norm with gain and bias, or RMS norm without them and with PyTorch's eps."""
     return rms_norm(x, 2.0**-23) if model.norm == "rms" else layer_norm(p, x, name)
 
 
 def apply_rope(x):
-    """Rotary positions of a head's [T, d]: channels i and i + d/2 are a complex number, which is
-    multiplied with exp(−√−1 · t · 10000^(−2i/d)).
-    """
+    """Rotary positions of [T, d]: x_i + √−1 · x_(i + d/2) times exp(−√−1 · t · 10000^(−2i/d))."""
     T, d = x.shape
     angles = np.arange(T)[:, None] * 10000 ** (-2 * np.arange(d // 2) / d)
     z = (x[:, : d // 2] + 1j * x[:, d // 2 :]) * np.exp(-1j * angles)
@@ -577,7 +575,7 @@ def apply_rope(x):
 
 
 def attention(p, x, model):
-    """`x` [T, D], or a tuple of what queries, keys and values are made from."""
+    """Causal attention on `x` [T, D], or on a tuple of inputs of queries, keys and values."""
     inputs, heads = (x if isinstance(x, tuple) else (x, x, x)), model.heads
     T, D = inputs[0].shape
     q, k, v = (linear(p, part, "qkv")[:, i * D : (i + 1) * D] for i, part in enumerate(inputs))
@@ -619,7 +617,7 @@ def transformer_block(p, x, model):
 def transformer(spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
     p, model, by_block = exact(params), spec.model, spec.model.wrap == "block"
-    # What functions and the head read.
+    # These connections norm the inputs of functions and of the head.
     is_normed = spec.variant in ("qwen4_exp", "minimax", "dory")
     parts = (transformer_block,) if by_block else (attended, processed)
     parts = (attention, mlp) if is_normed else parts
@@ -643,7 +641,7 @@ def transformer(spec, params, tokens):
 
 
 def convolution(x, weight, bias, stride=1):
-    """3×3 with a border of one zero: the sum over nine places of the kernel."""
+    """3×3 convolution with zero padding 1: the sum over the nine places of the kernel."""
     B, H, W, _ = x.shape
     padded = np.zeros((B, H + 2, W + 2, x.shape[-1]))
     padded[:, 1:-1, 1:-1] = x
@@ -656,7 +654,7 @@ def convolution(x, weight, bias, stride=1):
 
 
 def group_norm(p, x, name):
-    """min(32, max(1, C // 4)) groups of consecutive channels; nothing without parameters."""
+    """min(32, max(1, C // 4)) groups of consecutive channels; the identity without parameters."""
     if f"{name}.weight" not in p:
         return x
     *_, C = x.shape
@@ -675,7 +673,7 @@ def image_block(p, x, dropout, keep):
 
 
 def convnet(spec, params, images, keep):
-    """Logits [B, 10] of images [B, 28, 28, 1], with the kept activations of every layer."""
+    """Logits [B, 10] of images [B, 28, 28, 1], with the dropout mask of every layer."""
     p = exact(params)
     x = convolution(images.astype(np.float64), p["stem.weight"], p["stem.bias"], stride=2)
     shape = x.shape
@@ -712,7 +710,7 @@ def velocity_mlp(spec, params, points, times):
 
 
 def graph_network(spec, params, nodes, links):
-    """Logits [B, n, q], a graph at a time; links as they are normalised."""
+    """Logits [B, n, q], one graph at a time; links are normalised."""
     p = exact(params)
 
     def convolution(layer, links, x):
@@ -748,8 +746,8 @@ NETWORKS = {
     **dict.fromkeys(("tokens", "text", "state", "recall"), transformer),
     "fashion": convnet, "flow": velocity_mlp, "graph": graph_network, "unrolled": unrolled_cell,
 }  # fmt: skip
-"""By task: from a spec, parameters and inputs to what the network gives, for the scheme that the
-variant is named after."""
+"""Network of each task: a function of spec, parameters and inputs, which returns the output. The
+variant names the scheme."""
 
 
 # --- losses and AdamW -----------------------------------------------------------------------------
@@ -767,7 +765,7 @@ def squared_distance(found, targets):
 
 
 def clipped(gradients, limit):
-    """Gradients by name, none larger than this if they are one vector."""
+    """Gradients by name, scaled so that their joint norm is at most `limit`."""
     norm = math.sqrt(sum((g**2).sum() for g in gradients.values()))
     return {name: g * min(1, limit / norm) for name, g in gradients.items()}
 

@@ -1,10 +1,10 @@
-"""Modules of released models that look like a residual connection and are no scheme here.
+"""List modules of released models that look like a residual connection and are unknown here.
 
     python tests/new_releases.py FOLDER
 
 FOLDER holds the packages transformers and mlx_lm; `make new-releases` puts their newest releases
-there. A module is noticed by the names in its code. Exits with 1 if there is any that neither
-`fathom schemes` nor tests/releases.yaml knows. Nothing is imported from FOLDER.
+there. A module is found by the names in its code. Exits with 1 if a module is in neither
+`fathom schemes` nor tests/releases.yaml. Nothing is imported from FOLDER.
 """
 
 import ast
@@ -21,7 +21,7 @@ from fathom.models.connections.about import ABOUT
 KNOWN = Path(__file__).with_name("releases.yaml")
 
 PACKAGES = {"transformers": "*/modeling_*.py", "mlx_lm": "*.py"}
-"""Where each package has its models, below its folder `models`."""
+"""Glob pattern of the modules of each package, below its folder `models`."""
 
 NAMES = re.compile(
     r"hyper_?(conn|head)"
@@ -32,7 +32,7 @@ NAMES = re.compile(
     r"|(^|_)lambdas?(_|$|\d)|skip_(weight|scale|gain)",
     re.IGNORECASE,
 )
-"""In names of classes, arguments, variables and attributes."""
+"""Pattern for names of classes, arguments, variables and attributes."""
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -46,7 +46,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 
 def noticed(folder: Path) -> dict[str, list[str]]:
-    """By package.module, the telling names, the most frequent first."""
+    """The four most frequent matching names of each package.module."""
     found: dict[str, Counter[str]] = {}
     for package, pattern in PACKAGES.items():
         for file in sorted((folder / package / "models").glob(pattern)):
@@ -58,7 +58,7 @@ def noticed(folder: Path) -> dict[str, list[str]]:
 
 
 def known() -> set[str]:
-    """Every package.module that is a scheme here, or that has been read and is none."""
+    """Every package.module that has a scheme here, or was read and has none."""
     ours = {module for about in ABOUT.values() for module in about.releases}
     read = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
     return ours | {
@@ -70,7 +70,7 @@ def known() -> set[str]:
 
 
 def main(folder: Path) -> None:
-    """Print each new module and the names that tell; then exit."""
+    """Print each new module with its matching names; exit with 1 if there is one."""
     found = noticed(folder)
     if not found:
         sys.exit(f"{folder}: no models of transformers or mlx_lm; run make new-releases")

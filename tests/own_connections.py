@@ -1,4 +1,4 @@
-"""Connections of one's own, as a user would write them, for the tests: text of files."""
+"""Source text of connections as a user would write them, for the tests."""
 
 LITE = '''
 """mhc_lite by its formulas, with nothing of fathom's."""
@@ -94,11 +94,11 @@ class Leaking(nn.Module):
 SHIFTED = LEAKING.replace("Leaking", "Shifted").replace(
     "x.mean(dim=1, keepdim=True)", "torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]"
 )
-"""Reads the token before: causal."""
+"""Reads the previous token: causal."""
 
 
 def write(file, text):
-    """Write a file of one's own."""
+    """Write text to a file."""
     from pathlib import Path
 
     Path(file).write_text(text, encoding="utf-8")

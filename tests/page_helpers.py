@@ -1,4 +1,4 @@
-"""Results made by hand, small enough to say what their page must show; and a page as it is read."""
+"""Small results made by hand, the page made of them, and a parser for pages."""
 
 import math
 from dataclasses import asdict
@@ -44,14 +44,14 @@ class Page(HTMLParser):
 
 
 def trained(losses, variant="mhc", depth=8, seed=0, backend="torch", study="a"):
-    """(its row of cells.csv, its rows of steps.csv) of a run with these losses."""
+    """(row of cells.csv, rows of steps.csv) of a run with these losses."""
     axes = {"variant": variant, "depth": depth, "seed": seed, "backend": backend, "study": study}
     final = losses[-1] if math.isfinite(losses[-1]) else math.nan  # cells.csv has finite numbers
     return run(**axes, loss_final=final), curve(losses, **axes)
 
 
 def write_results(folder, runs, reports, studies=("a",), **changes):
-    """Tables of these runs and reports of these texts in `folder`; returns their config."""
+    """Write tables of these runs and these reports to `folder`; return their config."""
     config = config_with(folder, studies, **changes)
     ends, steps = zip(*runs, strict=True) if runs else ((), ())
     table = frame(*steps) if steps else frame(curve([CHANCE])).iloc[:0]
@@ -65,7 +65,7 @@ def write_results(folder, runs, reports, studies=("a",), **changes):
 
 
 def write_claims(folder, verdicts):
-    """verdicts.csv and claims.csv with a claim and its test for each verdict, number 0 first.
+    """Write verdicts.csv and claims.csv with a claim and its test for each verdict, in order.
 
     Test i observes i + 0.5 nats.
     """
@@ -86,7 +86,7 @@ def write_claims(folder, verdicts):
 
 
 def make_page(config):
-    """The text of the page of these results."""
+    """Write the page of these results and return its text."""
     folder = Path(config.report_folder)
     write_page(config, PUBLISHED, TEMPLATES, folder, folder / "figures")
     return (folder / "index.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Small specs, parameters, trainers, the float64 oracle; and which cases of a test are quick."""
+"""Small specs, parameters, trainers and the float64 oracle; marks for slow test cases."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,11 +26,11 @@ OF_SUBLAYERS = {
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
 }
 NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": READ_APART}
-"""By network, the schemes that it refuses."""
+"""Schemes that each network refuses."""
 
 
 def quick_ones(cases: Mapping[str, tuple[Any, ...]], *quick: str) -> list[Any]:
-    """All cases, of which only those named are run by `make test`."""
+    """All cases as pytest parameters; `make test` runs only the ones named in `quick`."""
     unknown = set(quick) - set(cases)
     assert not unknown, unknown
     return [
@@ -71,9 +71,9 @@ OPTIMIZER = {
 
 
 def make_spec(**changes):
-    """A small spec; every number can be changed by its name, whichever section it stands in.
+    """A small spec; `changes` set any field by its name, in whichever section it is.
 
-    `variant` is the name of a connection; or give `connection`, its settings.
+    `variant` names a connection; with `connection`, its settings, it is only a label.
     """
     cell = {"study": "small", "depth": 3, "variant": "mhc", "backend": "torch", "seed": 0}
     top = {
@@ -117,7 +117,7 @@ def trainer_on(backend, spec, params=None):
 
 
 def oracle_forward(spec, params, inputs):
-    """The spec's forward pass on given parameters: its Output."""
+    """Output of the spec's forward pass on given parameters."""
     ops = NumpyOps()
     exact = {name: ops.asarray(value) for name, value in params.items()}
     return Problem(spec).network.forward(ops, exact, inputs)
@@ -128,7 +128,7 @@ def oracle_loss(spec, params, batch):
 
 
 def check_oracle(spec, batch, loss=None):
-    """Hold the oracle's outputs and loss on a batch against the textbook's."""
+    """Compare the oracle's outputs and loss on a batch with the textbook code, naive.py."""
     import naive  # it loads SciPy
 
     params = parameters_off_symmetry(spec)
@@ -142,7 +142,7 @@ def check_oracle(spec, batch, loss=None):
 
 
 def exact_loss(spec, params):
-    """Of the token task, in float64: over every sequence, which counts up modulo V."""
+    """Loss of the token task in float64, over all sequences that count up modulo V."""
     model = spec.model
     counted = (np.arange(model.vocab)[:, None] + np.arange(model.length + 1)) % model.vocab
     logits = oracle_forward(spec, params, {"tokens": counted[:, :-1]}).logits
@@ -150,7 +150,7 @@ def exact_loss(spec, params):
 
 
 def end_of(spec, params):
-    """The end of a training with these parameters, as the oracle sees it."""
+    """The end of a training with these parameters, on the oracle."""
     ops = NumpyOps()
     exact = {name: ops.asarray(value) for name, value in params.items()}
     return Trained(

@@ -1,4 +1,4 @@
-"""results/reference: a copy of the project that renders it anew; how two results are compared."""
+"""Helpers for results/reference: render it again in a copy, compare two results."""
 
 import re
 import shutil
@@ -16,33 +16,33 @@ REFERENCE = Path("results/reference")
 PRESET = "workflow/presets/reference.yaml"
 BUNDLES = "bundles"
 PARTS = ("src", "workflow", "report", "docs", "envs", "benchmarks", "config.yaml", "Makefile")
-"""Of the project, what rendering needs."""
+"""Parts of the project that rendering needs."""
 
 MAX_BYTES = 95 * 10**6
-"""Of all of the reference, which a clone has to fetch: results on counting took 40, and five seeds
-of each released design took seven, of all sizes on text five, and AltUp in the longest trainings
-the last five."""
+"""Maximum size of the reference in bytes, because a clone fetches it. Results on counting took
+40 MB, five seeds of each released design 7 MB, five seeds of all sizes on text 5 MB, and AltUp in
+the longest trainings the last 5 MB."""
 
 MAX_PAGE_BYTES = 8 * 10**6
-"""Of its page, which opens at once and is sent as one file."""
+"""Maximum size of its page in bytes: it opens at once and is sent as one file."""
 
 MAX_PAPER_PAGES = 10
-"""Of its paper, which is read in one sitting: what is longer belongs into the reports."""
+"""Maximum pages of its paper, which is read in one sitting; details belong in the reports."""
 
 LEVELS = 40
-"""Of 255: a pixel of a picture differs if a channel does by more."""
+"""A pixel differs if a channel differs by more than this, of 255 levels."""
 MOST_PIXELS = 1e-3
-"""The share of pixels that may differ.
+"""Maximum share of pixels that may differ.
 
-The tables are the same bytes, so the pictures show the same numbers. What is left to a processor is
-the last digit of where something is drawn. It shades the edges of lines and letters otherwise, by a
-few levels, and may move a label by one pixel: some hundred pixels of half a million. A curve that
-moves changes more than that, and so does anything larger.
+The tables are the same bytes, so the pictures show the same numbers. Processors only change the
+last digits of positions in a picture. This shades the edges of lines and letters differently, by a
+few levels, and may move a label by one pixel: some hundred pixels of half a million. A moved curve,
+or anything larger, changes more pixels.
 """
 
 
 def copy_of_project(folder, bundles):
-    """The project in an empty folder, with these bundles as its reference."""
+    """Copy the project to an empty folder, with these bundles as its reference."""
     copy_parts(folder, PARTS)
     shutil.copytree(bundles, folder / REFERENCE / BUNDLES)
     if (PROJECT / "data").is_dir():
@@ -50,18 +50,18 @@ def copy_of_project(folder, bundles):
 
 
 def run(folder, *command):
-    """What a command said in a folder, by the program of that folder; its exit status first."""
+    """(exit status, output) of a command in a folder, with the code of that folder."""
     done = finished(*command, folder=folder, PYTHONPATH=str(folder / "src"))
     return done.returncode, done.stdout + done.stderr
 
 
 def make_reference(folder):
-    """`make reference` in a copy, with page and paper, this interpreter and its packages.
+    """Run `make reference` in a copy, with page and paper, this interpreter and its packages.
 
-    A sample of the runs is replayed.
+    It replays a sample of the runs.
     """
     python, script = sys.executable, PROJECT / "tests/replay_sample.py"
-    # Runs of text and images are repeated where their data can be had, as the workflow does it.
+    # Runs on text and images are replayed if their data can be fetched, as in the workflow.
     fetch = f"{{ {python} -m fathom fetch || true; }}"
     samples = (f"{python} {script} {name} config.yaml {PRESET}" for name in installed_backends())
     sample = " && ".join((fetch, *samples))
@@ -70,7 +70,7 @@ def make_reference(folder):
 
 
 def kept(reference):
-    """The files of a reference that .gitignore does not leave out, but for its bundles."""
+    """Files of a reference that .gitignore keeps, except its bundles."""
     folders = [reference / name for name in ("studies", "figures")]
     files = [*reference.glob("*.md"), *reference.glob("tables/*")]
     files += [file for folder in folders for file in folder.rglob("*")]
@@ -82,7 +82,7 @@ def kept(reference):
 
 
 def differences(committed, rendered):
-    """What differs between two references, in a line for each file."""
+    """Differences between two references, one line per file."""
     ours, theirs = kept(committed), kept(rendered)
     found = [f"{file}: is there, and is not made" for file in sorted(ours - theirs)]
     found += [f"{file}: is made, and is not there" for file in sorted(theirs - ours)]
@@ -97,7 +97,7 @@ def differences(committed, rendered):
 
 
 def pixels_apart(one, other):
-    """The share of pixels that differ; all of them where the sizes do."""
+    """Share of pixels that differ; 1 if the sizes differ."""
     pictures = []
     for file in (one, other):
         with Image.open(file) as picture:
@@ -108,11 +108,11 @@ def pixels_apart(one, other):
 
 
 def pages_of(pdf):
-    """How many pages a PDF has, as typst writes it."""
+    """Number of pages of a PDF made by typst."""
     return len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
 
 
 def size_of(folder):
-    """Bytes of all that a reference keeps in git."""
+    """Size of all files that a reference keeps in git, in bytes."""
     files = [folder / file for file in kept(folder)] + sorted((folder / BUNDLES).rglob("*"))
     return sum(file.stat().st_size for file in files if file.is_file())

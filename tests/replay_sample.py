@@ -2,13 +2,13 @@
 
     python replay_sample.py BACKEND CONFIG…
 
-The sample has a run of each scheme on each task, and of each other setting that networks of a task
-are trained with: what an edit of the code changes in a run, it changes in the sampled run of its
-scheme, or of its settings. Sizes, seeds and learning rates are numbers that the same code takes, so
-the smallest network with layers enough is taken. CI calls this in the place of the workflow's
-replay, which repeats three steps of a run of every group and step 0 of its other seeds, and takes
-ten times as long. The verdicts are those of whole groups, since the tables say what `make
-reference` has repeated; they stay in the folder that CI renders in.
+The sample has a run of each scheme on each task, and a run of each other combination of a task's
+settings. If an edit of the code changes a run, it also changes the sampled run of the same scheme
+or of the same settings. Sizes, seeds and learning rates are inputs of the same code, so the sample
+has the smallest network with enough layers. CI calls this instead of the workflow's replay, which
+repeats three steps of one run per group and step 0 of its other seeds, and takes ten times as long.
+The verdicts are for whole groups, because the tables report the replays of `make reference`; they
+stay in the folder in which CI renders.
 """
 
 import json
@@ -34,14 +34,14 @@ SETTINGS = {
     "optimizer": {"lr"},
     "model": SIZES,
 }
-"""Fields of a spec that name a run's scheme, and those that are none of its other settings."""
+"""SCHEME: fields that name a run's scheme. SETTINGS: fields excluded from its other settings."""
 
 ENOUGH = 4
-"""Layers from which on a network has all that is between layers."""
+"""Minimum depth at which a network has every connection between layers."""
 
 
 def keys_of(spec: Spec, run: Run) -> tuple[tuple[str, ...], ...]:
-    """What a run shares with the sampled run of its scheme, and with that of its settings."""
+    """Keys that a run shares with the sampled run of its scheme and of its settings."""
     device = run.manifest.device.kind
     return (
         ("scheme", device, spec.model_dump_json(include=SCHEME)),
@@ -50,12 +50,12 @@ def keys_of(spec: Spec, run: Run) -> tuple[tuple[str, ...], ...]:
 
 
 def cost_of(spec: Spec) -> tuple[bool, int, str]:
-    """The order in which runs are taken: those with layers enough first, the shallowest of them."""
+    """Sort key of runs: enough layers first, then the smallest depth times batch size."""
     return spec.depth < ENOUGH, spec.depth * spec.batch_size, spec.json()
 
 
 def sample_of(config: Config, runs: list[Run]) -> dict[tuple[str, ...], Run]:
-    """The sampled run of every scheme and of all settings, by what it shares with others."""
+    """The sampled run of every scheme and of all settings, by key."""
     sample: dict[tuple[str, ...], Run] = {}
     for run in sorted(runs, key=lambda run: cost_of(config.spec(run.cell))):
         missing = [key for key in keys_of(config.spec(run.cell), run) if key not in sample]
@@ -64,10 +64,10 @@ def sample_of(config: Config, runs: list[Run]) -> dict[tuple[str, ...], Run]:
 
 
 def main(backend: str, *files: str) -> None:
-    """Write a backend's verdicts, and the resolved config, which must be older than the list."""
+    """Write the resolved config, then a backend's verdicts: their list must be newer."""
     config = load_config(list(map(Path, files)), {"train": False})
     kept = Path(config.report_folder) / "config.json"
-    if not kept.exists():  # the backend before this one has written it
+    if not kept.exists():  # else the previous backend wrote it
         kept.write_text(json.dumps(config.resolved(), indent=2) + "\n", encoding="utf-8")
     studies = [name for name, study in config.studies.items() if backend in study.backends]
     every = imported_runs(config, studies)

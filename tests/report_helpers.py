@@ -1,4 +1,4 @@
-"""Tables and reports of worlds of runs that were never trained."""
+"""Tables and reports of made-up runs, none of them trained."""
 
 import math
 from pathlib import Path
@@ -35,7 +35,7 @@ def small_config(results, **changes):
 
 
 SPREAD = {"baseline": (1.1, 1.3, 1.2), "hc": (1.2, 0.9, 1.1), "mhc": (1.0, 0.9, 1 / 0.9)}
-"""How seeds differ, in a way that no two variants share."""
+"""Factors on the losses of seeds; no two variants have the same."""
 
 
 def vary(cell, loss):
@@ -44,14 +44,14 @@ def vary(cell, loss):
 
 
 def by_recipe(cell):
-    """Final losses that the recipe sets; hc at 48 layers is NaN on torch, at chance on mlx."""
+    """Final loss, set by the recipe; hc at 48 layers is NaN on torch, at chance on mlx."""
     if (cell.variant, cell.depth) == ("hc", 48):
         return NAN if cell.backend == "torch" else CHANCE
     return vary(cell, {"depth-mlx": 0.01, "depth-torch": 1.0}[cell.study])
 
 
 def row_of(config, cell, loss):
-    """A run that ends at a loss. Only hc at 48 layers overflows; only mhc logs its streams."""
+    """Row of a run with this loss. Only hc at 48 layers overflows; only mhc logs its streams."""
     axes = {name: getattr(cell, name) for name in ("study", "depth", "variant", "backend", "seed")}
     values = {
         "recipe": config.studies[cell.study].recipe_name,
@@ -79,13 +79,13 @@ def row_of(config, cell, loss):
 
 
 def write_world(config, published, templates, loss_of, **facts):
-    """Tables of runs with these final losses, and the reports that follow; their folder."""
+    """Write tables and reports of runs with these final losses; return their folder."""
     cells, steps = rows_of(config, loss_of)
     return write_all(config, published, templates, cells, steps, **facts)
 
 
 def rows_of(config, loss_of):
-    """(rows of cells.csv, rows of steps.csv) of runs with these losses; None: it was not run."""
+    """(rows of cells.csv, rows of steps.csv) of runs with these losses; None: not run."""
     cells, steps = [], []
     for cell in config.cells():
         loss = loss_of(cell)
@@ -99,14 +99,14 @@ def rows_of(config, loss_of):
 
 
 def write_all(config, published, templates, cells, steps, **facts):
-    """All tables of these rows, and the reports that follow; their folder."""
+    """Write all tables and reports of these rows; return their folder."""
     folder = write_tables(config, published, cells, steps, **facts)
     write_reports(config, published, templates, folder)
     return folder
 
 
 def write_tables(config, published, cells, steps, **facts):
-    """All tables of these rows, measured on a machine of these facts; the folder of results."""
+    """Write all tables of these rows for a machine of these facts; return the results folder."""
     folder = Path(config.report_folder)
     cells = frame(cells)
     summary = summary_table(cells)
@@ -134,7 +134,7 @@ def write_tables(config, published, cells, steps, **facts):
 
 
 def analyze_runs(config, published):
-    """config.json and all tables, of the runs that are there, as the workflow makes them."""
+    """Write config.json and all tables of the existing runs, as the workflow does."""
     folder = Path(config.report_folder)
     write_json(folder / "config.json", config.resolved())
     run_tables.write_tables(config, folder / "tables")

@@ -1,4 +1,4 @@
-"""Run folders made by hand: every file and hash that a run has, and nothing trained."""
+"""Run folders made by hand: every file and hash of a run, without training."""
 
 import copy
 import csv
@@ -26,11 +26,11 @@ TINY = {
     "depths": [2], "seeds": [0], "steps": 4, "batch_size": 2, "optimizer": {"lr": 0.01},
     "model": {"vocab": 16, "length": 4, "width": 8, "heads": 2, "hidden": 16},
 }  # fmt: skip
-"""A study that is trained in no time, but for its backends."""
+"""A study that trains almost instantly; its backends are not set."""
 RUN_FILES = ("spec.json", "metrics.jsonl", "mixing.safetensors", "manifest.json")
-"""What a run holds, the manifest last."""
+"""Files of a run, the manifest last."""
 ARRIVED = {*RUN_FILES, "verdict.json"}
-"""What there is of a run that was trained or imported."""
+"""Files in the folder of a run that was trained or imported."""
 
 CPU = {"framework_version": "2.0.0", "kind": "cpu", "name": "Test CPU"}
 GPU = {"framework_version": "2.0.0", "kind": "cuda", "name": "Test GPU", "driver": "CUDA 13.0"}
@@ -38,7 +38,7 @@ CPU_PLATFORM, GPU_PLATFORM = "cpu-test-cpu-testos", "cuda-test-gpu-testos"
 
 
 def config_with(results="results", studies=("a",), **changes):
-    """A config of studies like STUDY; `changes` go into all of them, or name one: a={...}."""
+    """A config of studies like STUDY; `changes` apply to all of them, or to one: a={...}."""
     data = {}
     for name in studies:
         data[name] = copy.deepcopy({**STUDY, **{k: v for k, v in changes.items() if k in STUDY}})
@@ -59,7 +59,7 @@ def metric_rows(losses, step_seconds=0.5, **columns):
             "amax_forward_log10": 0.0,
             "amax_backward_log10": 0.0,
             "nonfinite_total": sum(not math.isfinite(x) for x in losses[: step + 1]),
-            # The first step has the start-up in it, and must not count.
+            # The first step includes the start-up and must not count.
             "step_seconds": 9.0 if step == 0 else step_seconds,
             "elapsed_seconds": 9.0 + step * step_seconds,
             **{name: values[step] for name, values in columns.items()},
@@ -84,7 +84,7 @@ def initial_mixing(spec):
 
 
 def write_run(folder, spec, rows, device=CPU, code=None, mixing=None, weights=None, **facts):
-    """A run folder; `facts` are fields of the manifest."""
+    """Write a run folder; `facts` are fields of the manifest."""
     facts = {
         "code": training_code(spec) if code is None else code,
         "os": "TestOS 1.0",
@@ -100,9 +100,9 @@ def write_run(folder, spec, rows, device=CPU, code=None, mixing=None, weights=No
 
 
 def write_cell(config, cell, losses, platform="", device=CPU, code=None, seconds=None, **columns):
-    """The run of a cell at its place below the results: trained here, or imported.
+    """Write the run of a cell, trained here or imported, at its place; return its folder.
 
-    `seconds`: of the whole training, where the rows do not matter.
+    `seconds`: time of the whole training; by default the time in the rows.
     """
     where = f"imported/{platform}" if platform else "runs"
     folder = Path(config.results) / where / cell.path()
@@ -117,7 +117,7 @@ def without_times(rows):
 
 
 def numbers_of(folder):
-    """The rows of a run, without the times, and its matrices."""
+    """(rows without times, bytes of the matrices) of a run."""
     return without_times(runs.read_rows(folder)), (folder / "mixing.safetensors").read_bytes()
 
 
@@ -129,18 +129,18 @@ def read_csv(file):
 
 
 def read_manifest(folder):
-    """The manifest as data, to be looked at or changed."""
+    """The manifest as a dict."""
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def write_manifest(folder, manifest):
-    """Put a changed manifest there, with the hash that it then has."""
+    """Write a changed manifest with its new hash."""
     signed = {**manifest, "sha256": runs.manifest_hash(manifest)}
     (folder / "manifest.json").write_text(json.dumps(signed), encoding="utf-8")
 
 
 def interrupt_at(steps):
-    """An on_chunk that interrupts a training once so many steps are done."""
+    """An on_chunk that interrupts a training once `steps` steps are done."""
 
     def on_chunk(chunk):
         if chunk.rows[-1]["step"] + 1 >= steps:
@@ -150,12 +150,12 @@ def interrupt_at(steps):
 
 
 def flipped(content):
-    """The content of a file with another last bit."""
+    """The content of a file with its last bit flipped."""
     return content[:-1] + bytes([content[-1] ^ 1])
 
 
 def seal(folder):
-    """Let the manifest say what is true of the files, which a test has changed."""
+    """Update the hashes and sizes in the manifest after a test has changed files."""
     manifest = read_manifest(folder)
     for name, listed in manifest["files"].items():
         listed["sha256"] = runs.sha256(folder / name)

@@ -1,4 +1,4 @@
-"""Tables made by hand, for the tests of everything that reads them."""
+"""Tables made by hand, for tests of the code that reads them."""
 
 import math
 import zlib
@@ -25,7 +25,7 @@ T975 = {
 """Student's t, 97.5 %, by degrees of freedom: from a printed table."""
 
 TOLD = 1e-8
-"""Relative: T975 has ten digits."""
+"""Relative tolerance, because T975 has ten digits."""
 
 
 def half_width(values):
@@ -40,10 +40,10 @@ def half_width(values):
 
 
 def run(variant="mhc", depth=8, seed=0, study="a", backend="torch", machine="", **values):
-    """A row of cells.csv; metrics that are not given are not finite.
+    """A row of cells.csv; metrics that are not given are NaN.
 
-    `machine`: where the run was imported from; empty if it was made here. The score is the final
-    loss, unless it is given.
+    `machine`: machine of an imported run; empty for a run made here. The score is the final loss
+    by default.
     """
     row = {
         "key": f"{study}/{depth}L/{variant}/{backend}/seed{seed}",
@@ -93,13 +93,13 @@ def curve(
 
 
 def unlike_others(rows):
-    """The steps of a run, with losses that no other variant has."""
+    """The steps of a run, with losses scaled by a factor unique to its variant."""
     factor = 1 + 1e-9 * zlib.crc32(rows[0]["variant"].encode()) / 2**32
     return [{**row, "loss": row["loss"] * factor} for row in rows]
 
 
 def groundless(published):
-    """Published claims that any network may speak for: those of these tables are tiny."""
+    """Published claims without minimum scale: networks in these tables are tiny."""
     free = {"minimum_scale": {}, "past_oracle": False}
     claims = [claim.model_copy(update=free) for claim in published.claims]
     return published.model_copy(update={"claims": claims})
@@ -112,7 +112,7 @@ SOURCES = {
 
 
 def published_with(*claims, values=(), thresholds=()):
-    """Published claims; each is a dict of what differs from a claim of the lab."""
+    """Published claims; each dict overrides fields of a claim of the lab."""
     base = {"source": "lab", "statement": "It is so."}
     entries = [{**base, "id": f"claim-{n}", **claim} for n, claim in enumerate(claims)]
     data = {"sources": SOURCES, "notes": [], "values": list(values), "claims": entries}
@@ -129,7 +129,7 @@ def frame(*groups):
 
 
 def save_by_study(tables, folder, studies=("a",)):
-    """Write tables by file name as `write_tables` does: steps for each of these studies apart."""
+    """Write tables by file name as `write_tables` does, with a file of steps per study."""
     steps = tables[STEPS]
     save_tables({k: v for k, v in tables.items() if k != STEPS}, folder, studies)
     for study in studies:
@@ -137,7 +137,7 @@ def save_by_study(tables, folder, studies=("a",)):
 
 
 def step_times(folder, *rows):
-    """A table of step times measured in turns, each row what differs; the range is one time."""
+    """Write step times measured in turns; rows override defaults. Low and high equal the time."""
     base = {"study": "a", "depth": 8, "backend": "torch", "machine": CPU_PLATFORM, "turns": 3,
             "width": 16, "operations": "", "bytes": ""}  # fmt: skip
     every = [{**base, "low": row["seconds"], "high": row["seconds"], **row} for row in rows]
@@ -146,6 +146,6 @@ def step_times(folder, *rows):
 
 
 def table_of_worth(config, cells):
-    """worth.csv of a table of cells, with the tables that it reads."""
+    """Table worth.csv of a table of cells, from the effects and effective depths."""
     effects = effects_table(config, cells)
     return worth_table(config, cells, effects, effective_depth_table(config, cells))

@@ -1,4 +1,4 @@
-"""CITATION.cff and docs/artifact.md: their numbers are the config's, their commands work."""
+"""CITATION.cff and docs/artifact.md: numbers agree with the config, commands work."""
 
 import re
 from collections import Counter
@@ -19,27 +19,27 @@ ROW = r"^\| `([a-z0-9-]+)` \| (\d+) \|$"
 
 
 def rows():
-    """Trainings by study, of the table."""
+    """Number of trainings by study, from the table."""
     found = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return {study: int(trainings) for study, trainings in found}
 
 
 def commands(containing):
-    """The block of shell commands that has these words."""
+    """The only block of shell commands with these words."""
     text = PAGE.read_text(encoding="utf-8")
     blocks = [t.content for t in parsed(text) if t.type == "fence" and t.info == "sh"]
     (block,) = [block for block in blocks if containing in block]
     return block
 
 
-def test_the_table_has_every_study_and_their_sum(default_config):
+def test_table_has_every_study_and_the_total(default_config):
     assert rows() == Counter(cell.study for cell in default_config.cells())
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"all {sum(rows().values())} trainings" in text
 
 
-def test_the_citation_names_this_version_and_its_sources():
-    """By the keys that the Citation File Format requires; archives read nothing else."""
+def test_citation_names_this_version_and_its_sources():
+    """Checks the keys that the Citation File Format requires; archives read no others."""
     cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
     assert (cited["version"], cited["license"]) == (__version__, "MIT")

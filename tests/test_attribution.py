@@ -1,4 +1,4 @@
-"""Recipe or platform: trajectories side by side, and shares of variance of designed factorials."""
+"""Attribution: trajectories on two platforms, and shares of variance of factorial designs."""
 
 import itertools
 import math
@@ -28,9 +28,9 @@ NAN, INF = math.nan, math.inf
 
 
 def parted(*seeds, scores=None, metric="exact_loss", **axes):
-    """The row for torch beside mlx: a pair of losses, and one of scores, for each seed.
+    """Row of trajectories.csv for torch and mlx, from a pair of loss curves for each seed.
 
-    Without scores, they are the last losses.
+    `scores`: a pair of final scores for each seed, by default the last losses.
     """
     cells, steps = [], []
     for seed, pair in enumerate(seeds):
@@ -55,9 +55,9 @@ ONE = [1.0, 1.0, 1.0, 1.0]
         ([([4.0, 2.5010, 3.0, 1.1], [4.0, 2.5, 2.0, 1.0])], 1, 2, 0.5, 0.1),
         ([([1.0, 1.00101], [1.0, 1.0])], 1, 1, 0.00101, 0.00101),
         ([([1.0, 1.00099], [1.0, 1.0])], 1, None, 0.00099, 0.00099),
-        # The earliest seed, and the largest difference of any.
+        # The earliest step over seeds, and the largest difference over seeds.
         ([([1.0, 1.0, 1.0, 1.5], ONE), ([1.0, 1.0, 1.2, 1.0], ONE), (ONE, ONE)], 3, 2, 0.5, 0.5),
-        # A side that is not finite is infinitely apart, unless both are not.
+        # One non-finite side is infinitely apart; two are not apart.
         *(([(left, right)], 1, 1, INF, 0)
           for broken in (NAN, INF)
           for left, right in (([1.0, broken, 1.0], ONE[:3]), (ONE[:3], [1.0, broken, 1.0]))),
@@ -78,13 +78,13 @@ def test_trajectories_by_hand(pairs, seeds, first, largest, final):
     [
         # 1, 2, 6: mean 3, standard deviation √((4 + 1 + 9) / 2) = √7; the losses do not matter.
         ([(1.1, 1.0), (2.0, 2.0), (6.0, 6.0)], "exact_loss", 0.1, math.sqrt(7) / 3, True),
-        # Of a share, the difference itself.
+        # Shares are compared by their absolute difference.
         ([(0.5, 0.4), (0.5, 0.5), (0.6, 0.6)], "test_accuracy", 0.1, 0.1, True),
         ([(None, 1.0), (2.0, 2.0), (6.0, 6.0)], "exact_loss", INF, math.sqrt(7) / 3, False),
         ([(None, None), (2.0, 2.0), (6.0, 6.0)], "exact_loss", 0.0, math.sqrt(8) / 4, True),
     ],
 )
-def test_scores_at_the_end_beside_their_spread(scores, metric, difference, spread, within):
+def test_final_scores_are_compared_with_seed_spread(scores, metric, difference, spread, within):
     row = parted(*[([9.0], [7.0])] * 3, scores=scores, metric=metric)
     assert row["final_difference"] == pytest.approx(difference)
     assert row["seed_spread"] == pytest.approx(spread)
@@ -119,7 +119,7 @@ def shares_of(cell):
     ],
 )
 def test_shares_of_a_designed_factorial(y, shares):
-    assert shares_of(design(y)) == pytest.approx(shares, abs=1e-9)  # their decimals
+    assert shares_of(design(y)) == pytest.approx(shares, abs=1e-9)  # nine decimals
 
 
 BY_ALL = design(lambda r, p, s: 3 * r + p + s)
@@ -129,13 +129,13 @@ BY_ALL = design(lambda r, p, s: 3 * r + p + s)
     "cell",
     [
         BY_ALL.iloc[1:],
-        BY_ALL.iloc[[1, *range(1, 8)]],  # one run is there twice, and another missing
+        BY_ALL.iloc[[1, *range(1, 8)]],  # one run twice, another missing
         *(BY_ALL[BY_ALL[factor] == 1] for factor in ("recipe", "platform", "seed")),
         *(BY_ALL.assign(y=[*BY_ALL["y"][:7], broken]) for broken in (NAN, INF, -INF)),
         design(lambda r, p, s: 2.5),  # no variance to share
     ],
 )
-def test_what_is_not_decomposed(cell):
+def test_incomplete_or_constant_design_has_no_variance_shares(cell):
     assert variance_shares(cell) is None
 
 
@@ -143,12 +143,12 @@ def test_what_is_not_decomposed(cell):
 
 
 def two_recipes(**changes):
-    """Studies a (mlx-defaults) and b (torch-defaults), alike but for what is given for b."""
+    """Config of studies a (mlx-defaults) and b (torch-defaults); `changes` are of b alone."""
     return config_with(studies=("a", "b"), a={}, b={"recipe": "torch-defaults", **changes})
 
 
 def grid(loss, steps=(3, 3), depths=(8,), variants=("mhc",)):
-    """Curves of both studies on both backends, two seeds; `loss`: of study, backend, seed, step."""
+    """Curves of both studies on both backends, two seeds, from loss(study, backend, seed, step)."""
     rows = []
     for (study, count), depth, variant, backend, seed in itertools.product(
         zip("ab", steps, strict=True), depths, variants, ("torch", "mlx"), (0, 1)
@@ -174,7 +174,7 @@ def by_platform(study, backend, seed, step):
         (by_platform, f"torch-{GPU_PLATFORM}", [0, 1, 0]),  # another machine, the same backend
     ],
 )
-def test_a_loss_that_one_factor_sets_is_all_its_doing(loss, platform, shares):
+def test_factor_that_alone_sets_the_loss_has_the_whole_share(loss, platform, shares):
     steps = frame(grid(loss)).replace({"platform": {"mlx": platform}})
     (row,) = variance_table(two_recipes(), steps).to_dict("records")
     assert (row["depth"], row["variant"], row["step"], row["runs"]) == (8, "mhc", 2, 8)
@@ -185,8 +185,8 @@ def test_a_loss_that_one_factor_sets_is_all_its_doing(loss, platform, shares):
     assert [row["loss_low"], row["loss_high"]] == pytest.approx(ends)
 
 
-def test_the_loss_is_the_mean_of_the_last_tenth_of_the_steps_that_all_runs_have():
-    # Of twenty steps the last two: 7 and 13 make 10, 0.02 and 0.18 make 0.1.
+def test_loss_is_the_mean_over_the_last_tenth_of_common_steps():
+    # Means over the last two of twenty steps: 10 of 7 and 13, 0.1 of 0.02 and 0.18.
     def loss(study, backend, seed, step):
         last = {"a": {18: 7.0, 19: 13.0}, "b": {18: 0.02, 19: 0.18}}
         return last[study].get(step, 10.0 ** (seed + 1))
@@ -203,14 +203,14 @@ def without(rows, **axes):
 @pytest.mark.parametrize(
     "gone", [{"study": "a", "backend": "mlx", "seed": 1}, {"backend": "mlx"}, {"seed": 1}]
 )
-def test_a_cell_that_lacks_runs_is_left_out(gone):
+def test_cell_with_missing_runs_is_left_out(gone):
     whole = grid(by_recipe, depths=(4,))
     steps = frame(whole, without(grid(by_recipe, depths=(8,)), **gone))
     assert variance_table(two_recipes(), steps)["depth"].tolist() == [4]
 
 
 @pytest.mark.parametrize("alone", [{"seed": 2}, {"platform": "torch-cuda-h100-linux"}])
-def test_a_seed_or_platform_of_one_study_alone_does_not_count(alone):
+def test_seed_or_platform_in_only_one_study_does_not_count(alone):
     rows = grid(by_recipe)
     more = [{**row, **alone, "loss": 1e6} for row in rows if row["study"] == "a"]
     (row,) = variance_table(two_recipes(), frame(rows, more)).to_dict("records")
@@ -224,11 +224,11 @@ def test_a_seed_or_platform_of_one_study_alone_does_not_count(alone):
         {"optimizer": {"lr": 0.001}},
         {"model": {"vocab": 64, "length": 8, "width": 32, "heads": 4, "hidden": 32}},
         {"accumulate": {"mhc": 2}},
-        {"batch_size": {4: 8, 8: 16, 16: 8}},  # other batches would count as the recipe's doing
+        {"batch_size": {4: 8, 8: 16, 16: 8}},  # would be attributed to the recipe
         {"variants": [{"mhc": {"connection": "mhc_paper"}}]},  # one label for two connections
     ],
 )
-def test_studies_that_differ_otherwise_are_no_design(change):
+def test_studies_with_other_differences_form_no_design(change):
     steps = frame(grid(by_recipe, depths=(4, 8)))
     whole = [4] if "batch_size" in change else []  # at 4 layers the batches are the same
     assert variance_table(two_recipes(**change), steps)["depth"].tolist() == whole
@@ -238,7 +238,7 @@ def test_studies_that_differ_otherwise_are_no_design(change):
 
 
 @pytest.mark.parametrize("preset", ["", "reference", "paper"])
-def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, preset):
+def test_two_depth_sweeps_form_the_design_at_every_scale(pytestconfig, preset):
     files = [pytestconfig.rootpath / "config.yaml"] + (
         [pytestconfig.rootpath / f"workflow/presets/{preset}.yaml"] if preset else []
     )
@@ -257,7 +257,7 @@ def test_the_two_sweeps_over_depth_are_the_design_at_every_scale(pytestconfig, p
 
 
 def summary_of(*shares):
-    """The summary by factor; a tuple of the four shares for each cell."""
+    """The summary by factor, from a tuple of four shares for each cell."""
     losses = {"loss_low": range(1, len(shares) + 1), "loss_high": 9.0}
     variance = pd.DataFrame(shares, columns=list(SHARES.values())).assign(**losses)
     return variance_summary(variance).set_index("factor")
@@ -274,7 +274,7 @@ def summary_of(*shares):
         ([], []),
     ],
 )
-def test_a_factor_decides_with_a_median_of_more_than_half(cells, factor):
+def test_factor_decides_if_its_median_share_exceeds_half(cells, factor):
     summary = summary_of(*cells)
     assert list(summary.index[summary["decides"]]) == factor
 
@@ -289,7 +289,7 @@ def test_median_and_range_by_hand():
 
 
 def write_runs(steps, folder):
-    """Tables of these steps, and of their runs."""
+    """Write the tables of these steps and of their runs."""
     axes = ["study", "depth", "variant", "backend", "seed"]
     cells = [run(score=1.0, **row) for row in steps[axes].drop_duplicates().to_dict("records")]
     columns = frame(run()).columns
@@ -297,7 +297,7 @@ def write_runs(steps, folder):
     save_by_study(tables, folder, two_recipes().studies)
 
 
-def test_three_tables_are_written_beside_the_steps_of_two_platforms(tmp_path):
+def test_two_platforms_give_three_tables(tmp_path):
     write_runs(frame(grid(by_recipe)), tmp_path)
     write_attribution(two_recipes(), tmp_path)
     assert len(read_table(tmp_path / "trajectories.csv")) == 2  # one for each study
@@ -306,7 +306,7 @@ def test_three_tables_are_written_beside_the_steps_of_two_platforms(tmp_path):
     assert summary.loc[summary["decides"], "factor"].tolist() == ["recipe"]
 
 
-def test_of_one_platform_no_steps_are_read(tmp_path):
+def test_steps_of_a_single_platform_are_not_read(tmp_path):
     steps = frame(grid(by_recipe))
     write_runs(steps[steps["platform"] == steps["platform"].iloc[0]], tmp_path)
     for file in tmp_path.rglob("steps.csv.gz"):

@@ -1,4 +1,4 @@
-"""Bench: the other sides compute what the models compute, and ratios are those of each turn."""
+"""Benchmarks: other sides compute the same step as ours, and ratios are taken per turn."""
 
 import csv
 import importlib
@@ -23,7 +23,7 @@ counts_operations = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
-    """The script, from the folder of the project; the modules of the sides can be imported too."""
+    """The script steps.py, in the project folder; modules of the sides can be imported too."""
     monkeypatch.chdir(PROJECT)
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     return importlib.import_module("steps")
@@ -33,11 +33,11 @@ def small(steps, *size):
     return steps.spec_for(*size, depth=3).model_copy(update={"batch_size": 2})
 
 
-# --- what the sides compute -----------------------------------------------------------------------
+# --- steps of the sides ---------------------------------------------------------------------------
 
 
 def our_step(trainer, spec):
-    """The initial parameters, (tokens, targets), and the row of a first step."""
+    """(initial parameters, (tokens, targets), row of metrics) of the first step."""
     problem = tasks.Problem(spec)
     batches = problem.batches(0)
     trainer.step(batches, STEADY)
@@ -79,7 +79,7 @@ def load_torch(network, weights):
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hc", "mhc"])
-def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(steps, variant, connect_cpu):
+def test_textbook_step_from_the_same_weights_has_the_same_metrics(steps, variant, connect_cpu):
     backend, spec = connect_cpu("torch"), small(steps, "default", variant, "torch")
     params = parameters_off_symmetry(spec)
     _, batch, ours = our_step(trainer_on(backend, spec, params), spec)
@@ -94,8 +94,8 @@ def test_a_textbook_step_from_the_same_weights_has_the_same_metrics(steps, varia
 
 
 @pytest.mark.parametrize("variant", ["hc_paper", "mhc_paper"])
-def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu):
-    """Both hc start as the ordinary residual network; their mhc is a smaller function than ours."""
+def test_pypi_connections_wrap_the_same_network(steps, variant, connect_cpu):
+    """Both hc start as the residual network; the package's mhc has fewer parameters than ours."""
     package = pytest.importorskip("hyper_connections", reason="hyper-connections is not installed")
     spec = small(steps, "sublayer", variant, "torch")
     params, batch, ours = our_step(trainer_on(connect_cpu("torch"), spec), spec)
@@ -111,7 +111,7 @@ def test_pypis_connections_wrap_the_same_network(steps, variant, connect_cpu):
 
 
 RELEASED = {
-    # scheme: backend, package, blocks: of depth attention more than one sum and one read apart
+    # scheme: (backend, package, depth); 7 blocks have several sums and one separate q, k, v read
     "deepseek_v4": ("torch", "transformers", 3),
     "inkling2": ("torch", "transformers", 7),
     "deepseek_v41": ("mlx", "mlx_lm", 3),
@@ -121,8 +121,8 @@ RELEASED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", RELEASED)
-def test_a_released_module_is_the_same_function_as_ours(steps, scheme, connect_cpu, monkeypatch):
-    """Where no query is zero, so that no read is a mean."""
+def test_released_module_is_the_same_function_as_ours(steps, scheme, connect_cpu, monkeypatch):
+    """Queries are not zero, because a zero query makes each read a mean."""
     name, package, depth = RELEASED[scheme]
     pytest.importorskip(package, reason=f"{package} is not installed")
     spec = steps.spec_for("sublayer-default", scheme, name, depth=depth)
@@ -143,19 +143,19 @@ SECONDS = {
     ("mhc", "ours"): [9, 0.3, 20, 28],
     ("mhc", "textbook"): [9, 2.0, 100, 70],
 }
-"""By side: its preparation, one step that counts steps for half a second, two turns."""
+"""Answers by side: preparation, one step to count steps per half second, two turns."""
 
 
 @pytest.fixture
 def process(steps):
-    """The processes of sides."""
+    """Function that returns the process for a backend and a place in a group."""
     with steps.processes() as process:
         yield process
 
 
 @pytest.fixture
 def asked(steps, monkeypatch):
-    """What is asked of each side, in order; the processes answer with known seconds."""
+    """Calls to the sides, in order; simulated processes answer with SECONDS."""
     asked, keys = [], iter([*SECONDS, ("baseline", "textbook")])
 
     class Pool:
@@ -178,8 +178,8 @@ def asked(steps, monkeypatch):
     return asked
 
 
-def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, asked, process):
-    keys = [*SECONDS, ("baseline", "textbook")]  # the last has no such step
+def test_sides_take_turns_of_half_a_second_and_ratios_are_per_turn(steps, asked, process):
+    keys = [*SECONDS, ("baseline", "textbook")]  # the last has no step for its variant
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
     rows = steps.rows(specs, turns=2, threads=3, process=process, count=False)
     found = {(row["variant"], row["side"]): row for row in rows}
@@ -190,13 +190,13 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_of_each_turn(steps, as
     names = ("seconds", "low", "high", "over", "ratio", "ratio_low", "ratio_high")
     assert {key: [row[name] for name in names] for key, row in found.items()} == {
         ("baseline", "ours"): ["12", "10", "14", "baseline", "1", "1", "1"],
-        ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # of 20/10 and 28/14
-        ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # of 100/20 and 70/28
+        ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # 20/10 and 28/14
+        ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # 100/20 and 70/28
     }
 
 
-def test_rows_measured_again_take_the_place_of_earlier_ones(steps, tmp_path):
-    """Those of another width stay, and so do the times of a row that was only counted again."""
+def test_new_rows_replace_earlier_rows_of_the_same_side(steps, tmp_path):
+    """Rows of another width stay; a row that is only counted again keeps its times."""
     file = tmp_path / "times.csv"
     row = dict(zip(steps.IDENTITY, ("a", 2, "mhc", "torch", "ours", "here", 64), strict=True))
     assert steps.with_earlier([row | {"seconds": "1", "bytes": 5}], file) == [
@@ -212,7 +212,7 @@ def test_rows_measured_again_take_the_place_of_earlier_ones(steps, tmp_path):
 
 
 @counts_operations
-def test_without_turns_each_network_is_counted_and_not_timed(steps, process):
+def test_without_turns_networks_are_counted_but_not_timed(steps, process):
     keys = [("baseline", "ours"), ("mhc", "ours")]
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
     plain, mhc = steps.rows(specs, turns=0, threads=1, process=process)
@@ -230,7 +230,7 @@ def test_the_text_networks_can_be_timed_at_twice_their_width():
     assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)
 
 
-def test_schemes_share_a_plain_and_each_has_its_turn_on_every_backend(steps, monkeypatch):
+def test_groups_share_one_plain_and_time_every_scheme_on_every_backend(steps, monkeypatch):
     monkeypatch.setattr(steps, "installed_backends", lambda: ["torch", "mlx"])
     names = [name for name in SCHEMES if name != "plain"]
     groups = [*steps.groups_of_schemes(names)]
@@ -240,7 +240,7 @@ def test_schemes_share_a_plain_and_each_has_its_turn_on_every_backend(steps, mon
     assert max(map(len, groups)) == 1 + steps.AT_ONCE
 
 
-def test_a_process_serves_the_same_place_of_every_group_of_its_backend(steps, asked, process):
+def test_groups_of_a_backend_share_the_process_of_a_place(steps, asked, process):
     first, again, other = (process(*place) for place in (("torch", 0), ("torch", 0), ("mlx", 0)))
     assert first is again is not other
 
@@ -249,8 +249,8 @@ def test_a_process_serves_the_same_place_of_every_group_of_its_backend(steps, as
 
 
 @counts_operations
-def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps, process):
-    """Of the cheapest and the dearest scheme; PyTorch may come to split a kernel in two."""
+def test_stored_counts_cover_every_scheme_and_match_current_code(steps, process):
+    """Recounts the cheapest and dearest scheme within 2 %: PyTorch may split a kernel in two."""
     lines = Path("benchmarks/schemes.csv").read_text(encoding="utf-8").splitlines()
     kept = {row["variant"]: row for row in csv.DictReader(lines) if row["operations"]}
     assert list(kept) == list(SCHEMES)
@@ -260,12 +260,12 @@ def test_the_kept_counts_are_of_every_scheme_and_of_todays_code(steps, process):
                 assert row[what] == pytest.approx(float(kept[row["variant"]][what]), rel=0.02)
 
 
-# --- what a connection has learned ---------------------------------------------------------------
+# --- learned connections -------------------------------------------------------------------------
 
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="the cells train on PyTorch")
-def test_a_connection_is_reset_after_training_and_the_rest_is_not(tmp_path):
-    """At a rate of nearly 0 nothing is learned; else the score rests on what was learned."""
+def test_only_the_connection_is_reset_after_training(tmp_path):
+    """A reset leaves the score as it is at a rate near 0, and changes it after learning."""
     config = tmp_path / "config.yaml"
     config.write_text("""\
 results: none
@@ -279,7 +279,7 @@ studies:
     out = tmp_path / "learned.csv"
     importlib.import_module("learned").main(["*"], out, [config])
     rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert [row["key"].split("/")[0] for row in rows] == ["still", "moving"]  # none of the plain
+    assert [row["key"].split("/")[0] for row in rows] == ["still", "moving"]  # none for plain
     still, moving = ((float(row["score"]), float(row["reset"])) for row in rows)
     assert still[0] == still[1]
     assert abs(moving[0] - moving[1]) > 0.01

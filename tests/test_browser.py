@@ -1,4 +1,4 @@
-"""The page in a real browser, opened from disk: what a reader sees, points at and clicks."""
+"""The page in a real browser, opened from disk: display, pointer and clicks."""
 
 import csv
 import io
@@ -79,7 +79,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, results):
-    """A function that opens the page at an address; afterwards its console must be empty."""
+    """Function that opens the page at an address; the console must be empty at the end."""
 
     def visit(address="", size=DESK):
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1}
@@ -113,7 +113,7 @@ def choose(page, **choices):
 
 
 def drawn(page):
-    """The CSV of what is shown, by variant and seed: {x: value}. A band has the seeds' number."""
+    """Shown curves, from the CSV: {(variant, seed): {x: value}}; a band has the number of seeds."""
     text = page.execute_script("return csvOf(shown)")
     curves = defaultdict(dict)
     for row in csv.DictReader(io.StringIO(text)):
@@ -124,11 +124,11 @@ def drawn(page):
 
 
 def near(value):
-    """Five digits are kept of a number, twice: from the table, and of what is computed from it."""
+    """The value within two roundings to five digits: of the table and of the computed number."""
     return pytest.approx(value, rel=1e-4)
 
 
-def test_curves_are_those_of_the_runs(visit):
+def test_curves_match_the_runs(visit):
     page = visit("#explorer")
     curves = drawn(page)
     assert set(curves) == {
@@ -143,18 +143,18 @@ def test_curves_are_those_of_the_runs(visit):
     choose(page, seeds="band")
     assert drawn(page)["mhc", 2][0] == near(math.sqrt(3.0 * 6.0))  # losses: the geometric mean
     choose(page, values="ratio", seeds="each")
-    for seed, own in enumerate((losses(4.0), losses(8.0))):  # each to the plain run of its seed
+    for seed, own in enumerate((losses(4.0), losses(8.0))):  # over plain, seed by seed
         assert drawn(page)["mhc", seed][149] == near(losses(3.0 * (1 + seed))[149] / own[149])
     choose(page, values="difference")
-    # Both are below 0.2, of which five digits are kept: each is off by 5e-6 at most.
+    # Both are below 0.2 and rounded to five digits: each is off by at most 5e-6.
     assert drawn(page)["mhc", 1][149] == pytest.approx(losses(6.0)[149] - own[149], abs=1.1e-5)
     choose(page, values="own", against="depth", metric="loss_final")
     assert drawn(page)["hc", 0] == {8: near(losses(5.0)[149])}
     assert drawn(page)["baseline", 0] == dict.fromkeys((8, 16), near(losses(4.0)[149]))
 
 
-def test_what_is_drawn_is_where_its_numbers_are(visit):
-    """By the ends of the axes; a pointer at a point shows its number, as the table has it."""
+def test_points_are_drawn_at_their_values(visit):
+    """Positions follow from the ends of the axes; the tooltip shows the value of the table."""
     from selenium.webdriver import ActionChains
 
     page = visit("#explorer")
@@ -178,7 +178,7 @@ def test_what_is_drawn_is_where_its_numbers_are(visit):
     assert page.execute_script(scale)[0] == "linear"
 
 
-def test_an_address_keeps_the_view(visit):
+def test_address_keeps_the_view(visit):
     page = visit("#explorer")
     choose(page, depth="8", seeds="band")
     page.execute_script("shown = null")

@@ -47,7 +47,7 @@ def write_all_cells(config):
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """The folder of the runs of two cells."""
+    """Folder with the runs of two cells."""
     folder = tmp_path_factory.mktemp("made")
     write_all_cells(config_in(folder))
     return folder
@@ -55,14 +55,14 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def packed(made):
-    """A bundle of both."""
+    """Bundle of the two runs."""
     create_bundle(config_in(made), made / "good.tar.xz")
     return made / "good.tar.xz"
 
 
 @pytest.fixture
 def here(made, tmp_path):
-    """The config of a copy of the results, for a test to change."""
+    """Config of a copy of the results, which a test may change."""
     shutil.copytree(made / "results", tmp_path / "here/results")
     return config_in(tmp_path / "here")
 
@@ -74,7 +74,7 @@ def elsewhere(tmp_path):
 
 
 def platform_of(results):
-    """The one platform that something was imported from."""
+    """Folder of the only imported platform."""
     (platform,) = (results / "imported").iterdir()
     return platform
 
@@ -96,11 +96,11 @@ class Parts:
         with tarfile.open(file) as archive:
             self.entries = [(entry.name, archive.extractfile(entry).read()) for entry in archive]
         """(name, content) in order; an entry whose name is None is raw bytes."""
-        if rows:  # which tests change, and which a bundle may hold as well
+        if rows:  # tests change rows, which a bundle may also hold
             self.entries = [as_rows(*entry) for entry in self.entries]
         self.cells = list(dict.fromkeys(name[5:].rpartition("/")[0] for name, _ in self.entries))
         self.cell = self.cells[-1]
-        """The cell that most tests change: of mhc, which has streams."""
+        """The cell that most tests change: mhc, which has streams."""
 
     def name(self, file):
         return f"runs/{self.cell}/{file}"
@@ -124,12 +124,12 @@ class Parts:
         self.entries.insert(0, (None, content))
 
     def replace_raw(self, **fields):
-        """A header that `tarfile` would not write, in place of the spec of the cell."""
+        """Replace the spec of the cell by a header that `tarfile` would not write."""
         self.remove("spec.json")
         self.insert_raw(raw_entry(self.name("spec.json"), **fields))
 
     def edit_json(self, file, change):
-        """Change the data in a file of the cell; the hashes do not follow."""
+        """Change the data in a file of the cell, but no hash."""
         data = json.loads(self.read(file))
         change(data)
         self.replace(file, json.dumps(data).encode())
@@ -143,7 +143,7 @@ class Parts:
         self.replace("manifest.json", json.dumps({**rest, "sha256": digest}, indent=2).encode())
 
     def seal(self):
-        """Put the hashes of all files into the manifest: only their content is wrong then."""
+        """Put the hashes of all files into the manifest, so that only the content is wrong."""
 
         def list_again(manifest):
             for name, listed in manifest["files"].items():
@@ -175,7 +175,7 @@ def raw_entry(name, content=b"", size=None, kind=tarfile.REGTYPE, link=""):
 
 
 def pax_entry(**records):
-    """An extended header, which says more of the entry after it."""
+    """An extended header, with records about the next entry."""
     content = b""
     for key, value in records.items():
         record = f" {key.replace('__', '.')}={value}\n"
@@ -187,7 +187,7 @@ def pax_entry(**records):
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
+def test_import_restores_every_file(tmp_path, weights):
     here, elsewhere = (config_in(tmp_path / name, weights=weights) for name in ("a", "b"))
     write_all_cells(here)
     runs = create_bundle(here, tmp_path / "b.tar.xz")
@@ -204,7 +204,7 @@ def test_a_bundle_brings_every_file_over_as_it_was(tmp_path, weights):
     assert found == [("imported", CPU_PLATFORM)] * 2
 
 
-def test_a_bundle_of_the_reference_is_read(tmp_path):
+def test_reference_bundle_is_imported(tmp_path):
     file = REFERENCE / "fashion.tar.xz"
     with tarfile.open(file) as archive:
         files = archive.getnames()
@@ -214,7 +214,7 @@ def test_a_bundle_of_the_reference_is_read(tmp_path):
     assert len(list(platform_of(tmp_path).rglob("*.*"))) == len(files) + verdicts
 
 
-def test_the_platform_is_the_device_and_the_system_as_a_folder(elsewhere, packed, tmp_path):
+def test_platform_folder_is_named_after_device_and_system(elsewhere, packed, tmp_path):
     parts = Parts(packed)
     names = [("NVIDIA H200", "cuda-nvidia-h200-linux"), ("../../up/ ~ $HOME", "cuda-up-home-linux")]
     for parts.cell, (name, _) in zip(parts.cells, names, strict=True):  # noqa: B020
@@ -225,7 +225,7 @@ def test_the_platform_is_the_device_and_the_system_as_a_folder(elsewhere, packed
     assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
 
 
-def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
+def test_bundle_holds_its_runs_and_nothing_about_its_author(here, packed):
     with tarfile.open(packed) as archive:
         entries = archive.getmembers()
     assert [entry.name for entry in entries] == [
@@ -246,7 +246,7 @@ def test_a_bundle_holds_its_runs_and_nothing_of_who_made_it(here, packed):
 
 
 def refusal_to_pack(config, file, patterns=()):
-    """The message; no bundle, and no piece of one, may be left."""
+    """The error message; no complete or partial bundle may be left."""
     with pytest.raises(BundleError) as caught:
         create_bundle(config, file, patterns)
     assert not file.exists()
@@ -254,7 +254,7 @@ def refusal_to_pack(config, file, patterns=()):
     return str(caught.value)
 
 
-def test_a_run_that_is_not_current_is_not_packed_unless_it_was_not_chosen(here, tmp_path):
+def test_only_chosen_runs_must_be_current(here, tmp_path):
     baseline = run_folder(results_of(here), here.cells()[0])
     (baseline / "metrics.jsonl").write_text("", encoding="utf-8")
     corrupt = refusal_to_pack(here, tmp_path / "b.tar.xz")
@@ -269,7 +269,7 @@ def test_a_run_that_is_not_current_is_not_packed_unless_it_was_not_chosen(here, 
     assert len(create_bundle(here, tmp_path / "b.tar.xz", ["*/mhc/*"])) == 1
 
 
-def test_a_training_that_has_not_finished_keeps_no_others_from_a_bundle(here, tmp_path, capsys):
+def test_unfinished_training_is_left_out_of_a_bundle(here, tmp_path, capsys):
     cell = here.cells()[0]
     shutil.rmtree(run_folder(results_of(here), cell))
     (run_folder(results_of(here), cell) / ".partial").mkdir(parents=True)
@@ -277,7 +277,7 @@ def test_a_training_that_has_not_finished_keeps_no_others_from_a_bundle(here, tm
     assert capsys.readouterr().err == "fathom: left out: 1 trainings that have not finished\n"
 
 
-def test_imported_runs_are_not_packed_and_keep_no_others_from_it(here, elsewhere, packed, tmp_path):
+def test_imported_runs_are_left_out_of_a_bundle(here, elsewhere, packed, tmp_path):
     import_bundle(results_of(elsewhere), packed)
     assert "no run to pack" in refusal_to_pack(elsewhere, tmp_path / "b.tar.xz")
     import_bundle(results_of(here), packed)
@@ -297,7 +297,7 @@ def test_only_a_bundle_is_replaced_without_force(made, tmp_path):
         assert len(create_bundle(config, file, force=force)) == 2
 
 
-# --- what is there already -----------------------------------------------------------------------
+# --- existing runs -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_the_same_bundle_again_changes_nothing(already, packed):
     assert contents(already) == before
 
 
-def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
+def test_different_run_is_kept_or_replaced_only_on_request(already, other):
     before = contents(already)
     assert "is there already; choose --keep or --replace" in refusal(already, other)
     done = import_bundle(already, other, "keep")
@@ -357,26 +357,26 @@ def test_a_different_run_is_kept_or_replaced_only_when_asked(already, other):
 # --- imports that were killed --------------------------------------------------------------------
 
 
-def test_what_a_killed_import_leaves_does_not_count_and_goes(already, elsewhere):
-    """A SIGKILL leaves the folder in which a bundle is unpacked: nothing there was checked yet."""
+def test_folder_of_a_killed_import_is_ignored_and_later_deleted(already, elsewhere):
+    """SIGKILL leaves the folder into which a bundle is unpacked; its runs are unchecked."""
     runs, whole = find_runs(elsewhere), contents(already)
     shutil.copytree(platform_of(already), already / "imported/.incoming-x")
     left = contents(already)
-    assert find_runs(elsewhere) == runs  # and not every seed twice
-    assert contents(already) == left  # whoever reads changes nothing
+    assert find_runs(elsewhere) == runs  # no seed counts twice
+    assert contents(already) == left  # reading changes nothing
     with incoming(already / "imported"):
         pass
     assert contents(already) == whole
 
 
-def test_what_an_import_unpacks_is_left_alone_while_it_runs(already, elsewhere):
+def test_folder_of_a_running_import_is_not_deleted(already, elsewhere):
     with incoming(already / "imported") as folder:
         find_runs(elsewhere)
         assert folder.is_dir()
     assert not folder.exists()
 
 
-def test_a_platform_copied_under_another_name_does_not_count_twice(already, elsewhere):
+def test_copied_platform_folder_does_not_count_twice(already, elsewhere):
     platform = platform_of(already)
     shutil.copytree(platform, platform.with_name("cpu-of-somebody-linux"))
     assert [run.status for run in find_runs(elsewhere)].count("imported") == 2
@@ -386,13 +386,13 @@ def test_a_platform_copied_under_another_name_does_not_count_twice(already, else
 
 
 def refusal(results, file, existing="refuse"):
-    """The one line with which a bundle is refused; the import may not have written anything."""
+    """One-line message that refuses a bundle; the import must not have written anything."""
     (results / "imported").mkdir(parents=True, exist_ok=True)
     before = contents(file.parent)
     with pytest.raises(BundleError) as caught:
         import_bundle(results, file, existing)
     line = str(caught.value)
-    assert line.isprintable()  # and so without a line break
+    assert line.isprintable()  # without a line break
     assert len(line) < 1000
     assert contents(file.parent) == before
     return line
@@ -423,13 +423,13 @@ HEADERS = {
 
 
 def steal(parts):
-    """Put all files of one cell in the place of another's."""
+    """Put the second cell's files in place of the first's."""
     first, second = parts.cells
     parts.entries = [(n.replace(second, first), c) for n, c in parts.entries if second in n]
 
 
 def forge_spec(**changes):
-    """Other numbers in the spec, and its right hash in the manifest."""
+    """Function that changes the spec and puts its new hash into the manifest."""
 
     def change(parts):
         def forge(spec):
@@ -473,7 +473,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("change", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_bundle_is_refused_in_one_line_and_nothing_is_written(
+def test_hostile_bundle_is_refused_in_one_line_and_nothing_is_written(
     change, said, packed, tmp_path
 ):
     parts = Parts(packed)
@@ -484,8 +484,8 @@ def test_a_hostile_bundle_is_refused_in_one_line_and_nothing_is_written(
     assert said in line
 
 
-def test_a_bundle_that_is_only_taken_apart_and_packed_again_is_taken(elsewhere, packed, tmp_path):
-    """Or the bundles above might be refused for the way in which they are written."""
+def test_repacked_bundle_is_imported(elsewhere, packed, tmp_path):
+    """Shows that `Parts.pack` is not the reason why the bundles above are refused."""
     parts = Parts(packed)
     for parts.cell in parts.cells:  # noqa: B020
         parts.seal()
@@ -504,11 +504,11 @@ def copied(file, folder):
     return Path(shutil.copy(file, folder / "b.tar.xz"))
 
 
-# --- files that are no bundle --------------------------------------------------------------------
+# --- files that are not bundles ------------------------------------------------------------------
 
 
 def zipped(change):
-    """Change what is compressed."""
+    """Function that changes the compressed content."""
     return lambda content: lzma.compress(change(lzma.decompress(content)))
 
 
@@ -533,7 +533,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("make", "said"), FILES.values(), ids=FILES.keys())
-def test_a_file_that_is_no_whole_bundle_is_refused(make, said, packed, tmp_path):
+def test_file_that_is_not_a_whole_bundle_is_refused(make, said, packed, tmp_path):
     file = tmp_path / "b.tar.xz"
     file.write_bytes(make(packed.read_bytes()))
     line = refusal(tmp_path / "results", file)
@@ -541,7 +541,7 @@ def test_a_file_that_is_no_whole_bundle_is_refused(make, said, packed, tmp_path)
     assert said in line
 
 
-def test_what_is_no_file_or_is_not_there_is_refused(tmp_path):
+def test_pipe_or_missing_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "results", tmp_path / "pipe").endswith("pipe: is no file")
     assert refusal(tmp_path / "results", tmp_path / "none").endswith("none: no such file")
@@ -571,7 +571,7 @@ def test_a_small_file_cannot_fill_the_memory(name, tmp_path):
 
 
 def test_a_small_file_cannot_fill_the_disk(packed, tmp_path, monkeypatch):
-    """Limits on the ratio and on the whole: of files that are each of an allowed size."""
+    """Ratio and total size are limited, even if each file has an allowed size."""
     file = copied(packed, tmp_path)
     size = file.stat().st_size
     unpacked = len(lzma.decompress(file.read_bytes()))
@@ -598,7 +598,7 @@ def flip(content, rng):
 
 @pytest.mark.parametrize("where", ["in the file", "before compression"])
 def test_a_flipped_byte_is_refused_or_changes_no_run(where, made, packed, tmp_path):
-    """Some bytes say nothing: padding, an owner, the time of compression, spaces of a manifest."""
+    """Some bytes hold no data: padding, owner, time of compression, whitespace in a manifest."""
     rng = random.Random(20260517)  # noqa: S311, nothing secret
     file, results, refused = tmp_path / "b.tar.xz", tmp_path / "results", 0
     whole = meaning(made / "results/runs")
@@ -606,7 +606,7 @@ def test_a_flipped_byte_is_refused_or_changes_no_run(where, made, packed, tmp_pa
         content = packed.read_bytes()
         if where == "in the file":
             file.write_bytes(flip(content, rng))
-        else:  # a transfer does no such thing, a tamperer might
+        else:  # by tampering, not in a transfer
             file.write_bytes(lzma.compress(flip(lzma.decompress(content), rng)))
         try:
             import_bundle(results, file)
@@ -620,7 +620,7 @@ def test_a_flipped_byte_is_refused_or_changes_no_run(where, made, packed, tmp_pa
 
 
 def meaning(folder):
-    """Every file but verdicts, which are of this machine; of manifests what they say."""
+    """{file: content} without verdicts, which are of this machine; manifests are parsed."""
     return {
         name: json.loads(content) if content and name.endswith("manifest.json") else content
         for name, content in contents(folder).items()

@@ -1,4 +1,4 @@
-"""`fathom check-device`: what agrees, what differs and what cannot run."""
+"""`fathom check-device`: steps that agree, differ or cannot run."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ studies:
 
 @pytest.fixture
 def check(tmp_path, backend, fathom):
-    """A function that checks each backend on the CPU: (exit status, output, lines of errors)."""
+    """Function that checks the backend on the CPU: (exit status, output, lines of errors)."""
     (tmp_path / "few.yaml").write_text(FEW)
     name = backend.device.framework
     options = ["--backend", name, "--device", "cpu", "--config", tmp_path / "few.yaml"]
@@ -58,7 +58,7 @@ def test_the_last_variant_of_a_study_agrees(pytestconfig, backend, study):
 
 
 def test_no_relu_of_the_check_is_near_its_kink(pytestconfig):
-    """There a device may round to the other side; mhc_demo's first parameters are at one."""
+    """Near a kink a device may round to the other side; mhc_demo's first draw is near one."""
     config = load_config([pytestconfig.rootpath / CHECK])
     cell = next(c for c in config.cells() if (c.study, c.variant) == ("images", "mhc_demo"))
     problem, batch = Problem(config.spec(cell)), example_batch(config.spec(cell))
@@ -73,8 +73,8 @@ def test_no_relu_of_the_check_is_near_its_kink(pytestconfig):
 
 
 @pytest.mark.parametrize("kind", ["loss", "gradients", "not a number"])
-def test_what_differs_is_named_with_what_to_send(check, backend, monkeypatch, kind):
-    """By a loss that is two thousandths too large; or one whose gradient alone is."""
+def test_failed_step_is_reported_with_its_error(check, backend, monkeypatch, kind):
+    """The loss is 0.2 % too large or NaN, or its gradient alone is 0.2 % too large."""
     right = type(backend.ops).cross_entropy
 
     def wrong(ops, *given):
@@ -96,7 +96,7 @@ def test_what_differs_is_named_with_what_to_send(check, backend, monkeypatch, ki
     assert "issue in the project's tracker" in errors[-1]
 
 
-def test_a_step_that_cannot_run_is_a_line_and_the_others_go_on(check, backend, monkeypatch):
+def test_step_that_cannot_run_is_reported_and_the_others_continue(check, backend, monkeypatch):
     def missing(*given):
         raise NotImplementedError("no kernel for this device\nand a long explanation")
 
@@ -108,7 +108,7 @@ def test_a_step_that_cannot_run_is_a_line_and_the_others_go_on(check, backend, m
     assert "1 of 2 steps fail here" in errors[-1]
 
 
-def test_wrong_options_are_one_line(fathom, monkeypatch, pytestconfig, tmp_path, connect_cpu):
+def test_wrong_options_give_one_error(fathom, monkeypatch, pytestconfig, tmp_path, connect_cpu):
     connect_cpu("torch")
     monkeypatch.chdir(pytestconfig.rootpath)
     few = tmp_path / "few.yaml"

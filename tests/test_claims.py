@@ -1,4 +1,4 @@
-"""Claims: every estimator in and out of its band, gaps, verdicts, scales, and published.yaml."""
+"""Claims: every estimator inside and outside its band, gaps, verdicts, scales and seeds."""
 
 import itertools
 import math
@@ -44,7 +44,7 @@ from tables_helpers import (
 # --- an estimate and its band --------------------------------------------------------------------
 
 
-def test_an_estimate_is_a_mean_with_students_interval():
+def test_estimate_is_a_mean_with_students_interval():
     found = estimate_mean(pd.Series([1.0, 2.0, 6.0, NAN]), "loss")
     half = half_width([1.0, 2.0, 6.0])
     assert (found.mean, found.n) == (3.0, 3)
@@ -55,8 +55,8 @@ def test_an_estimate_is_a_mean_with_students_interval():
     assert found.within(1.0) == found
 
 
-def test_a_difference_of_means_has_welchs_interval():
-    """Both variances are 1, so there are 4 degrees of freedom: t is 2.776445, of √(2/3)."""
+def test_difference_of_means_has_welchs_interval():
+    """Both variances are 1: 4 degrees of freedom, and a half-width of 2.776445 · √(2/3)."""
     found = estimate_difference(pd.Series([1.0, 2, 3]), pd.Series([3.0, 4, 5]), "loss")
     assert found.mean == -2
     assert found.high - found.mean == pytest.approx(2.7764451052 * math.sqrt(2 / 3), rel=TOLD)
@@ -68,13 +68,13 @@ def test_a_difference_of_means_has_welchs_interval():
      (-2.0, -0.1, False, True), (-0.1, 0.5, False, False), (0.5, 1.1, False, False),
      (NAN, NAN, False, False)],
 )  # fmt: skip
-def test_an_interval_is_inside_a_band_outside_or_across_an_end(low, high, inside, outside):
+def test_interval_is_inside_outside_or_across_an_end_of_a_band(low, high, inside, outside):
     band, found = Band(0.0, 1.0), Estimate("loss", (low + high) / 2, low, high, 3)
     assert (found.inside(band), found.outside(band)) == (inside, outside)
     assert (band.margin(0.25), band.margin(1.5), band.margin(NAN)) == (-0.25, 0.5, INF)
 
 
-def test_an_estimate_on_a_falling_scale_has_its_ends_in_order():
+def test_decreasing_scale_keeps_interval_ends_in_order():
     found = Estimate("loss", 1.0, 0.5, 2.0, 3).mapped(lambda x: -x)
     assert (found.mean, found.low, found.high) == (-1.0, -2.0, -0.5)
 
@@ -91,7 +91,7 @@ FALLS = {"kind": "level", "variants": ["mhc"], "metric": "grad_norm_final",
 
 
 def falling(*ratios):
-    """Runs whose gradient norm ends at 10 to these powers of its start."""
+    """Runs whose final gradient norm is 10**ratio times the first."""
     return [
         run(seed=seed, grad_norm_first=5.0, grad_norm_final=5.0 * 10.0**ratio)
         for seed, ratio in enumerate(ratios)
@@ -99,7 +99,7 @@ def falling(*ratios):
 
 
 def diverged(rows, *which):
-    """The rows, of which these diverged."""
+    """The rows; the outcome at these indices is diverged."""
     for n in which:
         rows[n]["outcome"] = "diverged"
     return rows
@@ -110,34 +110,34 @@ GEOMETRIC = 10 ** (sum(LOGS) / 3)
 OPEN = [-0.25, -0.45, -0.65]
 """Mean −0.45, standard deviation 0.2, interval ±0.5."""
 SCATTER = [0.001, 0.01, 1e-4]
-"""By orders: an arithmetic interval would hold a tenth of the chance level, 0.416."""
+"""Over two orders: the geometric interval ends at 0.305, below the limit of 0.416."""
 
 
 @pytest.mark.parametrize(
     ("test", "rows", "expected", "numbers"),
     [
         (LEVEL, gains({4: [-0.6, -0.61, -0.6], 8: [-0.6] * 3}), REPRODUCED, ()),
-        (LEVEL, gains({8: [-0.5] * 3}), REPRODUCED, ()),  # the border counts
+        (LEVEL, gains({8: [-0.5] * 3}), REPRODUCED, ()),  # the end of the band is inside
         (LEVEL, gains({8: OPEN}), NOT_REPRODUCED, (-0.45, half_width(OPEN), 3)),
-        # The depth that speaks most against it gives the numbers.
+        # The depth that speaks most against the claim gives the numbers.
         (LEVEL, gains({4: [-0.6] * 3, 8: [-0.3, -0.31, -0.32], 16: [-0.61] * 3}), CONTRADICTED,
          (-0.31, half_width([-0.3, -0.31, -0.32]))),
-        # A run that diverged gives its gain from the start; without one it is outside.
+        # The first gain replaces a missing final gain; a diverged run without both is outside.
         (LEVEL, [run(gain_first=-0.6), run(seed=1, gain_first=99.0, gain_final=-0.6),
                  run(seed=2, gain_first=-0.6)], REPRODUCED, ()),
         (LEVEL, diverged(gains({8: [-0.6, -0.6, -0.6, NAN]}), 3), CONTRADICTED, (-0.6,)),
-        # A run that has no such metric says nothing.
+        # A run without the metric does not count.
         (LEVEL, gains({8: [-0.6, -0.6, -0.6, NAN]}), REPRODUCED, (-0.6, 0.0, 3)),
         (AT_MOST, gains({8: [NAN] * 3}), NOT_MEASURED, ()),
         # The limit is a tenth of the chance level, 0.416.
         ({**BELOW, "depths": [4, 8]}, scores({4: [0.01, 0.02, 0.03], 8: [0.1, 0.11, 0.12]}),
          REPRODUCED, (GEOMETRIC, GEOMETRIC * (10 ** half_width(LOGS) - 1), 3)),
         (BELOW, scores({8: [0.01, 0.01, None]}), CONTRADICTED, ()),  # one run diverged
-        (BELOW, scores({8: [0.3, 0.35, 0.4]}), NOT_REPRODUCED, ()),  # ±0.124 holds 0.416
+        (BELOW, scores({8: [0.3, 0.35, 0.4]}), NOT_REPRODUCED, ()),  # 0.24 to 0.50 contains 0.416
         (BELOW, scores({8: SCATTER}), REPRODUCED, (0.001,)),
-        (BELOW, scores({8: [0.0] * 3}), REPRODUCED, ()),  # perfect, without a logarithm
-        (ABOVE, scores({8: [None] * 3}), REPRODUCED, ()),  # what diverged has not converged
-        # One that diverged is not enough; two that did not are told by the spread of other cells.
+        (BELOW, scores({8: [0.0] * 3}), REPRODUCED, ()),  # perfect: no logarithm
+        (ABOVE, scores({8: [None] * 3}), REPRODUCED, ()),  # diverged runs have not converged
+        # One diverged run is not enough; the other two are judged by the spread of other cells.
         ({**ABOVE, "depths": [4, 8]}, scores({4: [4.0] * 3, 8: [None, 0.01, 0.01]}), CONTRADICTED,
          ()),
         # Mean −0.26, standard deviation 0.1, interval ±0.248; then mean −0.2.
@@ -167,7 +167,7 @@ def accuracies(values, **axes):
         ({"high": 0.1}, [0.9, 0.91, 0.92], NOT_REPRODUCED),
     ],
 )
-def test_a_share_converges_upwards(band, values, expected):
+def test_share_converges_upwards(band, values, expected):
     config = config_with(studies=("a",), a=IMAGES)
     test = {"kind": "level", "variants": ["resnet"], "metric": "left", **band}
     row = judge(test, accuracies(values, variant="resnet"), config=config)
@@ -222,11 +222,10 @@ LEARNED, LOST = ["learned"] * 3, ["diverged"] * 3
         (NO_EVENTS, events(0, 0, 0) + events(0, 0, 0, variant="hc"), REPRODUCED, 6),
         (NO_EVENTS, events(0, 1) + events(0, 0, variant="hc"), CONTRADICTED, 3),
         (REACHES, gains({8: [0.1, 0.1, 0.95]}), REPRODUCED, 1),
-        # One more run falls up to 0.11 + 4.303 · 0.01 · √(4/3); then up to 0.5 + 1.99.
+        # Upper limit for one more run: 0.11 + 4.303 · 0.01 · √(4/3); in the next case 0.5 + 1.99.
         (REACHES, gains({8: [0.1, 0.11, 0.12]}), CONTRADICTED, 0),
         (REACHES, gains({8: [0.1, 0.5, 0.9]}), NOT_REPRODUCED, 0),
-        # Up to 0.75 + 4.303 · 0.05 · √(4/3) = 0.998, where the mean is known to ±0.124.
-        (REACHES, gains({8: [NAN, 0.96]}), REPRODUCED, 1),  # one run shows what can happen
+        (REACHES, gains({8: [NAN, 0.96]}), REPRODUCED, 1),  # one run is enough
     ],
 )  # fmt: skip
 def test_counts(test, rows, expected, holding):
@@ -236,7 +235,7 @@ def test_counts(test, rows, expected, holding):
 
 
 def norms(*runs, **axes):
-    """(the runs' rows of cells, their rows of steps)"""
+    """(rows of cells.csv, rows of steps.csv) of these runs."""
     steps = [
         row
         for seed, values in enumerate(runs)
@@ -255,12 +254,12 @@ def norms(*runs, **axes):
             for broken in ([3.0, 2.0, NAN], [NAN, NAN, NAN], [3.0, 2.0, INF])
         ),
         (MOVES, [[2.0, 1.75, 2.25]] * 3, REPRODUCED, 0.25),
-        (MOVES, [[2.0, 1.7, 2.0]] * 3, CONTRADICTED, 0.3),  # it comes back, and has moved
+        (MOVES, [[2.0, 1.7, 2.0]] * 3, CONTRADICTED, 0.3),  # returns, but has moved
     ],
 )
 def test_counts_of_steps(test, runs, expected, observed):
     cells, steps = norms(*runs)
-    for rows in (steps, steps[::-1]):  # steps are taken in order
+    for rows in (steps, steps[::-1]):  # rows may be in any order
         check(judge(test, cells, steps=[rows]), expected, observed)
 
 
@@ -299,18 +298,18 @@ BOTH = sides(mhc=[0.1, 0.11, 0.12], hc=[1.0, 1.1, 1.2])
          REPRODUCED, (-1.0, 0.0, 3)),
         (LESS, sides(mhc=[1.0, 1.1, 1.2], hc=[0.1, 0.11, 0.12], baseline=[2.0, 2.1, 2.2]),
          CONTRADICTED, (1.0,)),
-        # Each is below its partner, however far the seeds scatter; rows may come in any order.
+        # Each run is below its partner, although the seeds scatter widely.
         (THAN_HC, PAIRED, REPRODUCED, (-math.log10(1.1), 0.0)),
-        # A seed of one side alone is not compared.
+        # A seed on only one side is not compared.
         (THAN_HC, sides(mhc=[0.1, 0.11, 0.12, 99.0], hc=[1.0, 1.1, 1.2]), REPRODUCED,
          (-1.0, 0.0, 3)),
-        # Mean −0.2, standard deviation 0.1, interval ±0.248; then mean ±0.26.
+        # Mean −0.2, standard deviation 0.1, interval ±0.248.
         (THAN_HC, sides(mhc=powers(-0.1, -0.2, -0.3), hc=TWO), NOT_REPRODUCED,
          (-0.2, half_width([-0.1, -0.2, -0.3]))),
-        # A side that diverged is not compared, but what diverged is no better than what did not.
+        # A diverged side is not compared, but it is not better than a side that did not diverge.
         (THAN_HC, sides(mhc=[0.1] * 3, hc=[None] * 3), NOT_REPRODUCED, (NAN,)),
         (THAN_HC, sides(mhc=[None] * 3, hc=[1.0, 1.1, 1.2]), CONTRADICTED, (NAN,)),
-        # Logarithms that differ by 1e-7 ± 1e-9, by rounding.
+        # Logarithms differ by 1e-7 ± 1e-9, which is rounding.
         (THAN_HC, sides(mhc=[1.0, 2.0, 3.0], hc=[n * (1 + 2.3e-7) for n in (1.0, 2.0, 3.0)]),
          NOT_REPRODUCED, ()),
         (THAN_HC, ended(*["not scored"] * 3) + ended(*["not scored"] * 3, variant="mhc"),
@@ -320,7 +319,7 @@ BOTH = sides(mhc=[0.1, 0.11, 0.12], hc=[1.0, 1.1, 1.2])
         # A gain may be zero or negative, and has no ratio.
         (OF_GAIN, pair([0.0] * 3, [1.0, 2.0, 3.0]), NOT_REPRODUCED, (-2, half_width([1, 2, 3]))),
         ({**THAN_HC, "by": "difference"}, sides(mhc=[0.0] * 3, hc=[0.1] * 3), REPRODUCED, (-0.1,)),
-        # No less, but for a half.
+        # Not lower by more than 0.5.
         (NO_LESS, pair([1.0, 2.0, 3.1], [1.2, 2.3, 3.3]), REPRODUCED, ()),  # −0.23 ± 0.14
         (NO_LESS, pair([0.0, 1.0, 2.0], [1.0, 1.0, 1.1]), NOT_REPRODUCED, ()),  # −1, 0 and 0.9
         (NO_LESS, pair([0.0, 1.0, 2.0], [1.0, 2.1, 2.9]), CONTRADICTED, ()),
@@ -339,7 +338,7 @@ def test_differences(test, rows, expected, numbers):
     ("ours", "theirs", "expected", "observed"),
     [
         ([0.5, 0.52, 0.51], [0.6, 0.62, 0.61], REPRODUCED, -0.1),  # a share has no ratio
-        ([0.5] * 3, [None] * 3, CONTRADICTED, NAN),  # that `resnet` diverged would be no surprise
+        ([0.5] * 3, [None] * 3, CONTRADICTED, NAN),  # the other side diverged
         ([0.4, 0.5, 0.6], [0.5, 0.48, 0.61], NOT_REPRODUCED, -0.03),
     ],
 )
@@ -350,7 +349,7 @@ def test_shares_are_compared_by_their_difference(ours, theirs, expected, observe
     check(judge(test, rows, config=config), expected, observed)
 
 
-def test_no_difference_of_shares_has_an_interval_beyond_what_is_possible():
+def test_intervals_of_shares_are_clipped_to_possible_values():
     config = config_with(studies=("a",), a={**IMAGES, "variants": ["resnet", "mhc_causal"]})
     test = {**LESS, "variant": "resnet", "than": ["mhc_causal"]}
     rows = accuracies([0.1, 0.9, 0.5], variant="resnet")
@@ -367,18 +366,18 @@ def test_no_difference_of_shares_has_an_interval_beyond_what_is_possible():
 @pytest.mark.parametrize(
     ("less", "expected"),
     [
-        # Other orders of float32 sums make differences of 1e-5.
+        # Reordered float32 sums differ by 1e-5.
         (1.1e-5, REPRODUCED), (0.9e-5, NOT_REPRODUCED), (-0.9e-5, NOT_REPRODUCED),
         (-1.1e-5, CONTRADICTED),
     ],
 )  # fmt: skip
-def test_an_order_of_scores_takes_a_difference_above_rounding(less, expected):
-    """Of equal seeds, so that the interval excludes zero; what is compared is the ratio."""
+def test_order_of_scores_needs_a_difference_above_rounding(less, expected):
+    """Seeds are equal, so the interval excludes zero; the ratio is compared."""
     row = judge(THAN_HC, sides(mhc=[0.5 - less] * 3, hc=[0.5] * 3))
     check(row, expected, math.log10((0.5 - less) / 0.5))
     assert row["equal"] == (expected == NOT_REPRODUCED)
     one = sides(mhc=[0.5], hc=[0.5 + 1e-6]) + sides(depth=4, mhc=[0.5] * 3, hc=[0.5] * 3)
-    assert verdict(THAN_HC, one) == NOT_MEASURED  # of one seed nothing is known
+    assert verdict(THAN_HC, one) == NOT_MEASURED  # one seed is not enough
 
 
 # --- agreement -----------------------------------------------------------------------------------
@@ -390,29 +389,29 @@ THREE = [1.0, 2.0, 4.0]
 
 
 def ending(start, *last):
-    """Twenty losses, of which the last two are given."""
+    """Losses of twenty steps, with these as the last two."""
     return [start] * 18 + list(last)
 
 
 @pytest.mark.parametrize(
     ("long", "short", "expected", "numbers"),
     [
-        # At the ends, which differ, study a has had more steps. Means of log10 of 1.0, 1.1, 1.21
-        # and of 1.1 times these: log10 1.1 apart. Both variances are log10² 1.1, so Welch has 4
-        # degrees of freedom: 2.776445 · √(2/3) of the standard deviation.
+        # Study a has more steps; the last common step counts. Logarithms of 1.0, 1.1, 1.21 and of
+        # 1.1 times these have means log10 1.1 apart and variances log10² 1.1. Welch's interval has
+        # 4 degrees of freedom and a half-width of 2.776445 · √(2/3) standard deviations.
         ([[4.0, 1.0, 0.1], [4.0, 1.1, 0.1], [4.0, 1.21, 0.1]],
          [[4.0, 1.1], [4.0, 1.21], [4.0, 1.331]], REPRODUCED,
          (-math.log10(1.1), 2.2669579515 * math.log10(1.1), 3)),
-        # The mean of the last tenth of twenty steps: of two losses.
+        # The last tenth of twenty steps: the mean of two losses.
         ([[*ending(9.0, 1.0, 3.0), 0.1]] * 3, [ending(7.0, 3.0, 1.0)] * 3, REPRODUCED, (0.0, 0.0)),
-        ([[4.0, 1.0]] * 3, [[4.0, 1.5]] * 3, REPRODUCED, ()),  # alike to a factor of two
+        ([[4.0, 1.0]] * 3, [[4.0, 1.5]] * 3, REPRODUCED, ()),  # within a factor of two
         ([[4.0, 0.1], [4.0, 1.0], [4.0, 9.0]], [[4.0, 9.0], [4.0, 1.0], [4.0, 0.1]],
          NOT_REPRODUCED, (0.0,)),
         ([[4.0, 1.0]] * 3, [[4.0, NAN]] * 3, NOT_REPRODUCED, (NAN,)),
     ],
 )  # fmt: skip
 def test_losses_of_two_studies_at_the_same_step(long, short, expected, numbers):
-    for seeds_of_b in ((0, 1, 2), (42, 7, 1)):  # a seed means other numbers where sizes differ
+    for seeds_of_b in ((0, 1, 2), (42, 7, 1)):  # unpaired: other sizes draw other numbers
         rows = []
         for study, curves, names in (("a", long, (0, 1, 2)), ("b", short, seeds_of_b)):
             for seed, losses in zip(names, curves, strict=True):
@@ -421,7 +420,7 @@ def test_losses_of_two_studies_at_the_same_step(long, short, expected, numbers):
 
 
 def agreement(ours, theirs, **axes):
-    """What a claim of torch says of these scores of torch and of another platform."""
+    """The deciding row of a claim of torch, for scores on torch and on another platform."""
     other = scores({8: theirs}, **{"backend": "mlx", **axes})
     claim = {"tests": [{"studies": ["a"], **AGREE}]}
     rows = claims_of(published_with(claim), frame(scores({8: ours}), other)).to_dict("records")
@@ -437,7 +436,7 @@ def agreement(ours, theirs, **axes):
         ([None] * 3, [None] * 3, REPRODUCED, ()),  # both diverge
         ([None, 2.0, 4.0], THREE, CONTRADICTED, ()),
         (THREE, THREE[:1], NOT_MEASURED, ()),
-        ([0.001] * 3, [0.003] * 3, CONTRADICTED, ()),  # a factor counts at any loss
+        ([0.001] * 3, [0.003] * 3, CONTRADICTED, ()),  # the ratio counts at any loss
     ],
 )
 def test_platforms_agree_seed_by_seed(ours, theirs, expected, numbers):
@@ -451,14 +450,14 @@ def test_platforms_agree_seed_by_seed(ours, theirs, expected, numbers):
 SLOPE = {"kind": "slope", "variant": "mhc", "metric": ["gain_final", "gain_first"], "low": 0}
 CORRELATION = {"kind": "correlation", "variants": ["hc", "mhc"], "low": 0.5,
                "metric": ["loss_final", "gain_final"]}  # fmt: skip
-# About depth 28/3 and gain 5: Sxx = 224/3, Sxy = 44, Syy = 26, so R² is 44²/(26·224/3) = 0.9973;
-# one degree of freedom is left.
+# Around the means, depth 28/3 and gain 5: Sxx = 224/3, Sxy = 44 and Syy = 26. So R² is
+# 44²/(26·224/3) = 0.9973; one degree of freedom is left.
 BENT, BENT_SLOPE = gains({4: [2.0], 8: [4.0], 16: [9.0]}), 44 / (224 / 3)
 BENT_HALF = T975[1] * math.sqrt((26 - 44 * BENT_SLOPE) / (224 / 3))
 
 
 def points(*pairs):
-    """Runs with these pairs of loss and gain, of two variants in turn."""
+    """Runs with these pairs (loss, gain), alternating between two variants."""
     return [
         run(variant=("hc", "mhc")[n % 2], seed=n // 2, loss_final=x, gain_final=y)
         for n, (x, y) in enumerate(pairs)
@@ -472,13 +471,13 @@ TEN = [(n, n + 0.1 * (-1) ** n) for n in range(10)]
     ("test", "rows", "expected", "numbers"),
     [
         (SLOPE, gains({4: [2.0, 2.1], 8: [4.0, 4.1], 16: [8.0, 8.1]}), REPRODUCED, (0.5,)),
-        # Like the square root of depth: R² is 0.977.
+        # Gain grows with the square root of depth: R² is 0.977.
         (SLOPE, gains({4: [2.0] * 3, 16: [4.0] * 3, 64: [8.0] * 3}), NOT_REPRODUCED, ()),
         (SLOPE, gains({4: [1.0, 5.0], 8: [5.0, 1.0], 16: [1.0, 5.1]}), NOT_REPRODUCED, ()),
         (SLOPE, BENT, REPRODUCED, (BENT_SLOPE, BENT_HALF)),
         (SLOPE, gains({4: [2.0], 8: [4.0]}) + of("gain_first", {16: [8.0]}), REPRODUCED, (0.5,)),
         (SLOPE, gains({4: [2.0], 8: [4.0], 16: [NAN]}), NOT_MEASURED, ()),
-        # r = 4/5; atanh 0.8 = 1.0986, and ±1.96 / √(4 − 3): up to tanh of 3.059.
+        # r = 4/5; atanh 0.8 = 1.0986 ± 1.96 / √(4 − 3): the interval ends at tanh 3.059.
         (CORRELATION, points((1, 1), (2, 3), (3, 2), (4, 4)), NOT_REPRODUCED,
          (0.8, math.tanh(math.atanh(0.8) + 1.9599639845) - 0.8)),
         (CORRELATION, points(*TEN), REPRODUCED, ()),
@@ -489,7 +488,7 @@ def test_fits(test, rows, expected, numbers):
     check(judge(test, rows), expected, *numbers)
 
 
-# --- what more seeds may decide ------------------------------------------------------------------
+# --- undecided tests -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -497,22 +496,22 @@ def test_fits(test, rows, expected, numbers):
     [
         (LEVEL, gains({8: OPEN}), True),
         (THAN_HC, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0]), True),
-        # Equal but for rounding: of these more seeds tell nothing new.
+        # Equal up to rounding: more seeds would not decide it.
         (THAN_HC, sides(mhc=[0.5 + 1e-6] * 3, hc=[0.5] * 3), False),
-        # One comparison of two of which the sides are equal keeps the order from holding.
+        # One of two comparisons has equal sides, so the order cannot hold.
         (LESS, sides(mhc=[1.0, 0.5, 2.0], hc=[1.1, 1.2, 1.0], baseline=[1.0, 0.5, 2.0]), False),
-        (FAILS, ended("learned", "diverged", "at chance"), False),  # counted one by one
+        (FAILS, ended("learned", "diverged", "at chance"), False),  # a count has no interval
         (SLOPE, gains({4: [1.0, 5.0], 8: [5.0, 1.0], 16: [1.0, 5.1]}), True),
-        (SLOPE, gains({4: [2.0] * 3, 16: [4.0] * 3, 64: [8.0] * 3}), False),  # it rises, and bends
+        (SLOPE, gains({4: [2.0] * 3, 16: [4.0] * 3, 64: [8.0] * 3}), False),  # rises, and bends
     ],
 )
-def test_intervals_that_reach_across_leave_a_test_undecided(test, rows, undecided):
+def test_interval_across_the_end_of_a_band_leaves_a_test_undecided(test, rows, undecided):
     row = judge(test, rows)
     check(row, NOT_REPRODUCED)
     assert row["undecided"] == undecided
 
 
-def test_a_claim_about_a_device_takes_runs_on_it():
+def test_claim_about_a_device_uses_runs_on_that_device():
     on_cuda = fails(device="cuda")
     table = claims_of(published_with(on_cuda), frame(ended(*LOST)))
     assert table[["gap", "gap_of"]].to_numpy().tolist() == [["no run", "CUDA"]]
@@ -521,7 +520,7 @@ def test_a_claim_about_a_device_takes_runs_on_it():
     assert verdict_of(fails(), both)["verdict"] == CONTRADICTED
 
 
-# --- what was not measured -----------------------------------------------------------------------
+# --- tests that are not measured -----------------------------------------------------------------
 
 TESTS = [
     LEVEL, AT_MOST, BELOW, ABOVE, FALLS, FAILS, AT_ONCE, NO_EVENTS, REACHES, RISES, MOVES, LESS,
@@ -530,8 +529,8 @@ TESTS = [
 
 
 @pytest.mark.parametrize("test", TESTS, ids=kind_of)
-def test_without_its_cells_a_test_is_not_measured(test):
-    """Runs of another study do not count, and none that are stale: these have no steps."""
+def test_estimator_without_cells_is_not_measured(test):
+    """Runs of another study do not count, nor do stale runs, which have no steps."""
     row = judge(test, run(study="c"), steps=[curve([1.0], study="c")])
     check(row, NOT_MEASURED, NAN)
     assert row["gap"] == "no run"
@@ -555,8 +554,8 @@ def test_without_its_cells_a_test_is_not_measured(test):
     ],
     ids=kind_of,
 )  # fmt: skip
-def test_with_some_of_its_cells_missing_a_test_is_not_measured(test, there):
-    """Or "all three variants converge" would be reproduced by one of them."""
+def test_estimator_without_some_of_its_cells_is_not_measured(test, there):
+    """Else one variant would reproduce "all three variants converge"."""
     cells, steps = [], []
     for (variant, depth), seed in itertools.product(there, range(3)):
         cells.append(run(variant, depth, seed, loss_final=0.01, gain_final=-0.6))
@@ -594,7 +593,7 @@ def every_step(seeds_):
     "test", [t for t in TESTS if t["kind"] not in ("slope", "correlation")], ids=kind_of
 )
 def test_too_few_seeds_give_no_verdict(test, count):
-    """But what can happen is shown by one run in which it does."""
+    """Except for REACHES, a claim that some run can reach a value: one run is enough."""
     published = published_with({"tests": [{"studies": ["a"], **test}]})
     table = claims_of(published, frame(*every_cell(count)), frame(*every_step(count)))
     assert set(table["verdict"]) == {REPRODUCED if test == REACHES else NOT_MEASURED}
@@ -606,8 +605,8 @@ def test_too_few_seeds_give_no_verdict(test, count):
     [(-1.1, REPRODUCED), (-0.9, NOT_MEASURED), (0.9, NOT_MEASURED), (1.1, CONTRADICTED)],
 )
 @pytest.mark.parametrize("axes", [{"depth": 4}, {"backend": "mlx"}], ids=str)
-def test_one_seed_counts_where_the_difference_is_of_another_order(mine, expected, axes):
-    """Ten times the largest spread between seeds, 0.1, of the study at any depth and platform."""
+def test_one_seed_suffices_for_a_difference_of_ten_seed_spreads(mine, expected, axes):
+    """Ten times the largest seed spread, 0.1, of the study at any depth and platform."""
     claim = {"tests": [{"studies": ["a"], **OF_GAIN}]}
     spread = [-0.1, 0.0, 0.1]
     cells = [*pair([mine], [0.0]), *seeds("gain_final", spread, variant="hc", **axes)]
@@ -631,7 +630,7 @@ def fails_in(*studies, **settings):
 
 
 def verdict_of(claim, *rows):
-    """The claim's row of verdicts.csv."""
+    """The row of verdicts.csv of a claim."""
     (row,) = verdicts_table(claims_of(published_with(claim), frame(*rows))).to_dict("records")
     return row
 
@@ -646,32 +645,32 @@ ONE_SEED = {"tests": [{"studies": ["a"], **FAILS, "seeds": 1}]}
 @pytest.mark.parametrize(
     ("claim", "rows", "expected", "limits"),
     [
-        # At home only the source's backend decides; a source without one is decided everywhere.
+        # Only the source's backend decides, unless the scope is everywhere.
         (fails(), ended(*LOST) + away(*LEARNED), (REPRODUCED, CONTRADICTED, 1), {}),
         (fails(scope="everywhere"), ended(*LOST) + away(*LEARNED), (CONTRADICTED, "", 2), {}),
         (fails(), away(*LOST), (NOT_MEASURED, REPRODUCED, 0), {"seeds": 0}),
-        # Every machine of the home backend decides, by itself.
+        # Every machine with the home backend decides by itself.
         (fails(), ended(*LOST) + ended(*LEARNED, machine=GPU_PLATFORM), (CONTRADICTED, "", 2), {}),
-        # Elsewhere counts where all tests were made: of two on MLX, one is contradicted.
+        # A platform elsewhere counts if it made all tests: one of two on MLX is contradicted.
         (fails_in("a", "b"), ended(*LOST) + ended(*LOST, study="b") + away(*["at chance"] * 3)
          + away(*LEARNED, study="b"), (REPRODUCED, CONTRADICTED, 2), {}),
-        # All tests must hold. One was made nowhere, or away from home; or one fails.
+        # All tests must hold: one was made away from home or nowhere, or one fails.
         *((fails_in("a", other), ended(*LOST) + away(*LOST, study="b"),
            (NOT_MEASURED, "", 1), {"in_part": True}) for other in ("b", "c")),
         (fails_in("a", "c"), ended(*LEARNED), (CONTRADICTED, "", 1), {"in_part": True}),
-        # Fewer than three seeds are said, and another scale.
+        # Fewer than three seeds and another scale are reported.
         ({**ONE_SEED, "scale": {"width": 256}}, ended("diverged"), (REPRODUCED, "", 1),
          {"seeds": 1, "other_scale": True}),
     ],
 )  # fmt: skip
-def test_a_verdict_with_what_limits_it_and_what_holds_elsewhere(claim, rows, expected, limits):
+def test_verdict_has_its_limits_and_verdicts_elsewhere(claim, rows, expected, limits):
     row = verdict_of(claim, rows)
     assert (row["verdict"], row["elsewhere"], row["tests"]) == expected
     limits = {"seeds": 3, "in_part": False, "other_scale": False, "undecided": False} | limits
     assert {name: row[name] for name in limits} == limits
 
 
-def test_all_tests_must_hold_whatever_their_order():
+def test_worst_verdict_of_several_tests_counts_in_any_order():
     worst_first = [CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED]
     for pair_of in itertools.product(worst_first, repeat=2):
         assert combine_verdicts(pair_of) == min(pair_of, key=worst_first.index)
@@ -685,7 +684,7 @@ def test_all_tests_must_hold_whatever_their_order():
         ([], LOST, (NOT_MEASURED, REPRODUCED)),
     ],
 )
-def test_a_control_is_judged_beside_and_decides_nothing(ours, theirs, verdicts):
+def test_control_is_judged_but_decides_nothing(ours, theirs, verdicts):
     rows = frame(ended(*ours), ended(*theirs, study="b"))
     table = claims_of(published_with(fails(control="b")), rows)
     (row,) = verdicts_table(table).to_dict("records")
@@ -700,7 +699,7 @@ LEVEL_RUNS = gains({4: [-0.6] * 3, 8: [-0.6] * 3, 16: [5.0] * 3})
 
 
 def of_scale(minimum, test=LEVEL, rows=LEVEL_RUNS, scale=None, config=None):
-    """The row of a claim about studies with 4, 8, 16 layers, width 16 and 3 steps."""
+    """The row of claims.csv for a study with 4, 8 and 16 layers, width 16 and 3 steps."""
     claim = {"minimum_scale": minimum, "scale": scale or {}, "tests": [{"studies": ["a"], **test}]}
     (row,) = claims_of(published_with(claim), frame(*rows), config=config).to_dict("records")
     return row
@@ -713,16 +712,16 @@ def of_scale(minimum, test=LEVEL, rows=LEVEL_RUNS, scale=None, config=None):
         ({"steps": 4, "width": 17}, {}, {"steps": 800, "width": 64},
          "steps 3 for 800, width 16 for 64"),
         ({"depth": 16, "width": 16, "steps": 3, "batch_size": 8, "streams": 4}, {}, {}, ""),
-        ({"steps": {"torch-defaults": 4}}, {}, {}, "steps 3 for 4"),  # the largest
+        ({"steps": {"torch-defaults": 4}}, {}, {}, "steps 3 for 4"),  # the largest of any recipe
     ],
 )  # fmt: skip
-def test_below_its_minimum_scale_a_claim_is_not_measured(minimum, of_test, scale, gap):
+def test_claim_below_its_minimum_scale_is_not_measured(minimum, of_test, scale, gap):
     row = of_scale(minimum, {**LEVEL, "minimum_scale": of_test}, scale=scale)
     check(row, NOT_MEASURED if gap else CONTRADICTED)
     assert (row["gap"], row["gap_of"]) == (("too small", gap) if gap else ("", ""))
 
 
-def test_networks_that_are_too_shallow_are_left_out():
+def test_too_shallow_networks_are_left_out():
     runs = gains({4: [5.0] * 3, 8: [-0.6] * 3, 16: [-0.6] * 3})
     check(of_scale({}, rows=runs), CONTRADICTED)
     row = of_scale({"depth": 8}, rows=runs)
@@ -731,11 +730,11 @@ def test_networks_that_are_too_shallow_are_left_out():
     assert of_scale({"depth": 8}, scale={"depth": 16})["scale"] == "depth 8/16 for 16"
 
 
-# --- seeds that were fixed beforehand -------------------------------------------------------------
+# --- seeds that were fixed in advance -------------------------------------------------------------
 
 
-def test_seeds_that_were_added_later_count_in_no_test_that_names_its_own():
-    """Three seeds leave it open; five would contradict it."""
+def test_estimator_with_fixed_seeds_ignores_seeds_added_later():
+    """Three seeds do not decide the test; five would contradict it."""
     ours = sides(mhc=[1.0, 1.5, 2.2, 2.0, 2.0], hc=[1.1, 1.0, 1.0, 1.0, 1.0])
     test = {"kind": "difference", "variant": "mhc", "than": ["hc"], "high": 0}
     check(judge(test, ours), CONTRADICTED, seeds=5)
@@ -745,7 +744,7 @@ def test_seeds_that_were_added_later_count_in_no_test_that_names_its_own():
     assert row["gap"] == "no run"
 
 
-def test_a_remark_stands_beside_the_verdict():
+def test_remark_is_in_the_row_of_the_verdict():
     test = {**FAILS, "studies": ["a"]}
     published = published_with({"scope": "everywhere", "remark": "One learned.", "tests": [test]})
     table = claims_of(published, frame(ended("learned", "diverged", "at chance")))
@@ -760,13 +759,13 @@ def test_a_remark_stands_beside_the_verdict():
         ([(1, "torch", "reproduced", 5), (2, "torch", "reproduced", 3),
           (2, "mlx", "reproduced", 1)], "reproduced", 3),
         ([(1, "torch", "reproduced", 5), (2, "torch", "reproduced", 1)], "reproduced", 1),
-        # One test that fails is enough; what holds beside it is not what the verdict rests on.
+        # One failed test is enough, and the verdict rests on its seeds alone.
         ([(1, "torch", "reproduced", 5), (2, "torch", "contradicted", 3),
           (2, "mlx", "contradicted", 1)], "contradicted", 3),
         ([(1, "torch", "reproduced", 5), (2, "torch", "contradicted", 1)], "contradicted", 1),
     ],
 )  # fmt: skip
-def test_a_verdict_has_the_seeds_that_it_rests_on(tests, verdict, expected):
+def test_verdict_has_the_number_of_seeds_behind_it(tests, verdict, expected):
     published = published_with({"scope": "everywhere", "tests": [{**FAILS, "studies": ["a"]}]})
     (base,) = claims_of(published, frame(ended("learned"))).to_dict("records")
     names = ("number", "platform", "verdict", "seeds")

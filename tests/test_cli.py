@@ -1,4 +1,4 @@
-"""The command line: its words, `train-all`, `bundle`, and what works where little is."""
+"""The command line: commands, options, `train-all`, `bundle`, and small installations."""
 
 import json
 import os
@@ -20,7 +20,7 @@ BACKEND = BACKENDS[0] if BACKENDS else "torch"
 OTHER = {"torch": "mlx", "mlx": "torch"}[BACKEND]
 STUDY = {**TINY, "backends": [BACKEND]}
 
-# What a machine with only Python, the core and a framework lacks.
+# Packages that a machine with only Python, the core and a framework lacks.
 ABSENT = ("pandas", "scipy", "matplotlib", "jinja2", "snakemake")
 
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is installed")
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not BACKENDS, reason="neither torch nor mlx is i
 
 
 def write_config(folder, **changes):
-    """The config.yaml of a folder; `changes` are of its one study."""
+    """Write config.yaml into a folder, with `changes` to its only study."""
     data = {"studies": {"small": {**STUDY, **changes}}, "compute": {"device": "cpu"}}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
@@ -39,7 +39,7 @@ def write_config(folder, **changes):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a config and nothing else, and the current one."""
+    """The current folder, which holds only a config."""
     monkeypatch.chdir(write_config(tmp_path / "here"))
     return tmp_path / "here"
 
@@ -54,14 +54,14 @@ def trained_once(tmp_path_factory):
 
 @pytest.fixture
 def trained(trained_once, tmp_path, monkeypatch):
-    """A copy of a folder in which every cell is trained, and the current one."""
+    """The current folder, a copy of one in which every cell is trained."""
     shutil.copytree(trained_once, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
 
 def config_of(folder):
-    """The folder's config, whose results need not be looked for in the current folder."""
+    """The folder's config, with an absolute path to its results."""
     return load_config([folder / "config.yaml"], {"results": str(folder / "results")})
 
 
@@ -69,8 +69,8 @@ def statuses(folder):
     return {run.cell.path(): run.status for run in find_runs(config_of(folder))}
 
 
-def test_a_run_of_another_cell_is_not_replaced(trained, fathom):
-    """As where a command with `--out` is repeated with another seed."""
+def test_run_of_another_cell_is_not_replaced(trained, fathom):
+    """Repeats a command with `--out` and another seed."""
     folder = trained / "results/runs/small"
     run = next(folder.rglob("seed0/manifest.json")).parent
     before = {file.name: file.read_bytes() for file in run.iterdir()}
@@ -90,11 +90,11 @@ def run_of(folder, variant):
     return folder / "results/runs" / cell_of(variant)
 
 
-# --- the words of the command line ---------------------------------------------------------------
+# --- commands and options ------------------------------------------------------------------------
 
 
 def commands_below(group, words=("fathom",)):
-    """(words, command) of every command, those of groups inside it included."""
+    """(words, command) of every command below a group, nested groups included."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands_below(command, (*words, name))
@@ -103,7 +103,7 @@ def commands_below(group, words=("fathom",)):
 
 
 REFUSED = {
-    # arguments: what the one line says
+    # arguments: text in the error line
     "trian": "'trian'",
     "train-all --device abacus": "abacus",
     "train-all -c none.yaml": "none.yaml: cannot be read (No such file or directory)",
@@ -133,13 +133,11 @@ OUTPUTS = [
     for option in command.params
     if option.param_type_name == "option" and (option.metavar or "").startswith(("FILE", "FOLDER"))
 ]
-"""Every option that names what to write: (command, option, file or folder)."""
+"""Every option that names an output: (command, option, file or folder)."""
 
 
 @pytest.mark.parametrize(("words", "option", "kind"), OUTPUTS)
-def test_what_cannot_be_written_is_refused_before_anything_is_done(
-    folder, fathom, words, option, kind
-):
+def test_invalid_output_is_refused_before_any_work(folder, fathom, words, option, kind):
     status, printed, (line,) = fathom(*words, option, "")
     assert (status, printed) == (1, "")
     assert f"Invalid value for '{option}'" in line
@@ -166,7 +164,7 @@ def test_every_chosen_cell_is_trained(folder, fathom):
         assert {file.name for file in manifest.parent.iterdir()} == ARRIVED
 
 
-def test_an_estimate_says_which_data_are_missing(tmp_path, fathom, monkeypatch):
+def test_estimate_names_missing_data(tmp_path, fathom, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = {"task": "text", "recipe": "torch-defaults", "variants": ["baseline"], "depths": [2]}
     study |= {"seeds": [0], "steps": 2, "batch_size": 2, "backends": [BACKEND]}
@@ -180,7 +178,7 @@ def test_an_estimate_says_which_data_are_missing(tmp_path, fathom, monkeypatch):
     assert errors[-1].endswith(f"run: fathom fetch --data {tmp_path / 'named'}")
 
 
-def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):
+def test_only_missing_corrupt_or_stale_cells_are_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
     status, _, (line,) = fathom("train-all")
     assert status == 0
@@ -203,7 +201,7 @@ def test_only_what_is_missing_corrupt_or_stale_is_trained(trained, fathom):
     assert set(statuses(trained).values()) == {"measured"}
 
 
-def test_cells_trained_at_once_are_those_trained_one_by_one(folder, trained_once, fathom):
+def test_parallel_training_gives_the_numbers_of_sequential_training(folder, trained_once, fathom):
     status, _, errors = fathom("train-all", "--jobs", "2")
     assert status == 0
     assert set(statuses(folder).values()) == {"measured"}
@@ -212,7 +210,7 @@ def test_cells_trained_at_once_are_those_trained_one_by_one(folder, trained_once
         assert numbers_of(run_of(folder, variant)) == numbers_of(run_of(trained_once, variant))
 
 
-def test_one_cell_that_fails_does_not_stop_the_others(folder, fathom):
+def test_failing_cell_does_not_stop_the_others(folder, fathom):
     blocked = run_of(folder, "baseline")
     blocked.parent.mkdir(parents=True)
     blocked.write_text("a file in the place of the folder", "utf-8")
@@ -229,7 +227,7 @@ BAD_COMPUTE = {
 }
 
 
-def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
+def test_bad_json_of_spec_or_compute_is_refused_in_one_line(folder, fathom):
     spec = config_of(folder).spec(config_of(folder).cells()[0]).json()
     given = {(spec, compute): said for compute, said in BAD_COMPUTE.items()}
     given |= {("{", "{}"): "SPEC: malformed JSON (", ("{}", "{}"): "SPEC: task: "}
@@ -242,7 +240,7 @@ def test_a_bad_spec_or_section_as_json_is_refused_in_one_line(folder, fathom):
 # --- bundles from the command line ---------------------------------------------------------------
 
 
-def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monkeypatch):
+def test_refused_bundle_does_not_stop_the_others(trained, tmp_path, fathom, monkeypatch):
     bundles = [tmp_path / f"{name}.tar.xz" for name in ("damaged", "gone", "good", "foreign")]
     damaged, gone, good, foreign = map(str, bundles)
     fathom("bundle", "create", "-o", good, "*/mhc/*")
@@ -264,12 +262,12 @@ def test_a_bundle_that_is_refused_stops_no_other(trained, tmp_path, fathom, monk
     assert set(statuses(other).values()) == {"imported"}
 
 
-# --- machines that lack the rest -----------------------------------------------------------------
+# --- small installations -------------------------------------------------------------------------
 
 
 def run_without(packages, folder, *commands):
-    """A process that runs the commands in the folder, on a machine without these packages."""
-    # None in sys.modules is how Python itself says that a module is not to be found.
+    """Run the commands in the folder, in a process without these packages."""
+    # An import of a module that is None in sys.modules raises ModuleNotFoundError.
     program = (
         "import json, sys\n"
         f"sys.modules.update(dict.fromkeys({packages!r}))\n"
@@ -279,7 +277,7 @@ def run_without(packages, folder, *commands):
     return finished(sys.executable, "-c", program, json.dumps(commands), folder=folder)
 
 
-def test_training_and_carrying_need_nothing_else(folder, tmp_path):
+def test_training_and_bundles_need_no_other_package(folder, tmp_path):
     (spec, _) = (config_of(folder).spec(cell).json() for cell in config_of(folder).cells())
     bundle = str(tmp_path / "b.tar.xz")
     done = run_without(
@@ -298,7 +296,7 @@ def test_training_and_carrying_need_nothing_else(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("command", "package"), [("tables", "pandas"), ("report", "jinja2")])
-def test_a_command_names_the_one_package_that_it_lacks(trained, pytestconfig, command, package):
+def test_command_names_the_package_that_it_lacks(trained, pytestconfig, command, package):
     published = str(pytestconfig.rootpath / "report/published.yaml")
     options = ["--published", published] if command == "report" else []
     done = run_without([package], trained, [command, *options])
@@ -309,7 +307,7 @@ def test_a_command_names_the_one_package_that_it_lacks(trained, pytestconfig, co
     assert "pip install" in line
 
 
-def test_a_backend_that_is_not_installed_is_left_out_and_said(folder, fathom, monkeypatch):
+def test_missing_backend_is_left_out_with_a_message(folder, fathom, monkeypatch):
     write_config(folder, backends=[BACKEND, OTHER], variants=["mhc"])
     monkeypatch.setattr("fathom.runs.train_all.installed_backends", lambda: (BACKEND,))
     line = f"fathom: backend {OTHER} is not installed here: left out"

@@ -1,4 +1,4 @@
-"""The hash of the code behind a result: which edits change it, and which code is refused."""
+"""The hash of the code behind a result: edits that change it, and code that is refused."""
 
 import shutil
 import subprocess
@@ -20,9 +20,9 @@ PROJECT = PACKAGE.parents[1]
 
 @pytest.fixture
 def hashes(tmp_path):
-    """A function: write a package `p` from {module: source}, hash what the roots reach in it.
+    """Function that writes a package `p` from {module: source} and hashes code below its roots.
 
-    Every call writes a folder of its own, since sources are read once in a process.
+    Every call writes a new folder, because a process reads sources once.
     """
 
     def of(sources, *roots):
@@ -81,13 +81,13 @@ OTHERS = {"b": "def g(): pass\ndef h(): pass", "c": "def g(): pass"}
     [(*edit, table is SAME) for table in (SAME, DIFFERENT) for edit in table.values()],
     ids=[*SAME, *(f"{name}, a change" for name in DIFFERENT)],
 )
-def test_the_hash_changes_with_behaviour_alone(hashes, before, after, is_same):
+def test_hash_changes_only_with_behaviour(hashes, before, after, is_same):
     a, b = (hashes({"m": source, **OTHERS}, "p.m:f")["p.m:f"] for source in (before, after))
     assert len(a) == 16
     assert (a == b) is is_same
 
 
-# --- what is reached -----------------------------------------------------------------------------
+# --- reached definitions -------------------------------------------------------------------------
 
 LIBRARY = {
     "q/b": "def g(): return k\ndef unused(): pass\nk = 1\n",
@@ -98,7 +98,7 @@ LIBRARY = {
 G = {"q.b:g", "q.b:k"}
 
 REACHED = {
-    # a name that another module defines, and ways to it
+    # ways to a name of another module
     "a name": ("from p.q.b import g\ndef f(): g()", G),
     "a module's name": ("from p.q import b\ndef f(): b.g()", G),
     "re-exported": ("from p.q.c import g\ndef f(): g()", G),
@@ -110,7 +110,7 @@ REACHED = {
         "def h(): pass\n@other.vjp\ndef unused(): pass",
         {"m:g", "m:h", "m:i"},
     ),
-    # any use of a name, and none of it
+    # uses of a name, and code that does not use it
     **{
         use: (f"def g(): pass\n{use}", {"m:g"})
         for use in (
@@ -145,7 +145,7 @@ def test_names_are_followed_to_their_definitions(hashes, source, others):
     assert reached.keys() == {"p.m:f", *(f"p.{place}" for place in others)}
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- refused code --------------------------------------------------------------------------------
 
 
 REFUSED = {
@@ -169,7 +169,7 @@ def test_code_that_could_hide_a_dependency_is_refused(hashes, source, line, prob
 
 @pytest.fixture(scope="module")
 def roots():
-    """All that trainings can start from, by backend."""
+    """Roots of all trainings of the config, by backend."""
     config, found = load_config([PROJECT / "config.yaml"]), {}
     for cell in config.cells():
         found.setdefault(cell.backend, set()).update(training_roots(config.spec(cell)))
@@ -184,26 +184,26 @@ def copy(tmp_path):
 
 
 def test_every_module_can_be_followed():
-    """So that a refusal meets who writes the code, not who trains."""
+    """A refusal then meets the author of the code, not a user who trains."""
     files = [f.relative_to(PACKAGE.parent).with_suffix("") for f in PACKAGE.rglob("*.py")]
     modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
     assert len(definition_hashes(*modules)) > 500
 
 
-def test_what_a_training_runs_is_reached(backend):
-    """The interpreter says what runs; nothing that computes may be missing in the hashes."""
+def test_hashes_include_every_function_that_a_training_calls(backend):
+    """The profiler lists the functions called; the hashes must include all of them."""
     spec = make_spec(backend=backend.device.framework, steps=2)
     ran = set()
 
     def note(frame, event, _):
         name = frame.f_code.co_qualname.partition(".")[0]
         file = Path(frame.f_code.co_filename)
-        # Methods that a dataclass generates stand in no file. Compiled code has no globals.
+        # Generated methods of a dataclass have no file. Compiled code has no globals.
         if event == "call" and file.is_relative_to(PACKAGE) and not name.startswith("<"):
             module = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
             ran.add(f"{module.removesuffix('.__init__')}:{name}")
 
-    problem = tasks.Problem(spec)  # before, as an import runs the bodies of classes
+    problem = tasks.Problem(spec)  # not profiled: an import runs class bodies
     sys.setprofile(note)
     try:
         for _ in train(problem, backend):
@@ -214,13 +214,13 @@ def test_what_a_training_runs_is_reached(backend):
     assert ran <= training_code(spec).keys()
 
 
-def test_another_folder_has_the_same_hashes(copy, roots):
+def test_copy_in_another_folder_has_the_same_hashes(copy, roots):
     everything = {*roots["torch"], *roots["mlx"]}
     assert definition_hashes(*everything, package=copy) == definition_hashes(*everything)
 
 
 @pytest.mark.parametrize("backend", ["torch", "mlx"])
-def test_a_training_depends_on_its_backend_and_on_nothing_that_shows_results(roots, backend):
+def test_training_depends_on_its_backend_but_not_on_analysis_or_report(roots, backend):
     modules = {place.partition(":")[0] for place in definition_hashes(*roots[backend])}
     both = {"fathom.backends.torch", "fathom.backends.mlx"}
     assert modules & both == {f"fathom.backends.{backend}"}
@@ -229,8 +229,8 @@ def test_a_training_depends_on_its_backend_and_on_nothing_that_shows_results(roo
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_every_python_gives_the_same_digits(version):
-    """A run carries its hashes from one machine to another."""
+def test_every_python_gives_the_same_hash(version):
+    """Runs carry their hashes to other machines."""
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-V"], capture_output=True).returncode:
         pytest.skip(f"no Python {version} here")

@@ -1,4 +1,4 @@
-"""Metrics by columns: they give the rows of a run folder back, byte for byte."""
+"""Metrics by columns: the rows of a run folder come back byte for byte."""
 
 import json
 import math
@@ -18,7 +18,7 @@ ROWS = [
     {"step": 2, "loss": -math.inf, "score": 0.1, "seconds": 1e300},
     {"step": 3, "loss": 1.0, "score": None, "seconds": 0.3},
 ]
-"""0.1, 0.2 and 1e300 are no values of float32."""
+"""0.1, 0.2 and 1e300 are not float32 values."""
 
 
 def columns_of(folder, rows):
@@ -49,7 +49,7 @@ def test_columns_are_exact_or_not_made(tmp_path_factory, rows):
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.booleans())
-def test_a_running_sum_is_left_out_and_comes_back(tmp_path_factory, seconds, is_sum):
+def test_running_sum_is_left_out_and_restored(tmp_path_factory, seconds, is_sum):
     folder, elapsed, rows = tmp_path_factory.mktemp("run"), 0.0, []
     for step, value in enumerate(seconds):
         elapsed += value
@@ -61,7 +61,7 @@ def test_a_running_sum_is_left_out_and_comes_back(tmp_path_factory, seconds, is_
     assert b"".join(from_columns(columns)) == (folder / METRICS).read_bytes()
 
 
-def test_a_sum_without_what_it_sums_is_refused(tmp_path):
+def test_running_sum_without_its_terms_is_refused(tmp_path):
     columns = columns_of(tmp_path, [{"step": 0, "step_seconds": 1.0, "elapsed_seconds": 1.0}])
     arrays = load(columns)
     del arrays["step_seconds"]
@@ -69,7 +69,7 @@ def test_a_sum_without_what_it_sums_is_refused(tmp_path):
         list(from_columns(save(arrays)))
 
 
-def test_what_is_no_number_stays_as_rows(tmp_path):
+def test_text_and_large_integers_stay_as_rows(tmp_path):
     assert columns_of(tmp_path, [{"step": 0, "score": "high"}]) is None
     assert columns_of(tmp_path, [{"step": 2**64}]) is None
 

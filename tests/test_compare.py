@@ -1,4 +1,4 @@
-"""`fathom compare`: what a task has published, changed where asked, and what it leaves behind."""
+"""`fathom compare`: published settings of a task, changes by options, and files written."""
 
 import json
 import math
@@ -19,7 +19,7 @@ ACCURACY = {"resnet": 0.75, "mhc_causal": 0.1, "hc": 0.125}
 
 @pytest.fixture
 def compare(monkeypatch, tmp_path):
-    """A function that compares with these options: specs and compute settings; runs by hand."""
+    """Function that compares with options, on runs by hand: {variant: (spec, compute)}."""
     asked = []
 
     def train(specs, results, compute, jobs):
@@ -44,7 +44,7 @@ def compare(monkeypatch, tmp_path):
     return run
 
 
-def test_without_changes_it_is_what_the_source_published(tmp_path):
+def test_defaults_are_the_settings_that_the_source_published(tmp_path):
     config = comparison("fashion", {"backends": ["torch"]}, tmp_path)
     specs = [config.spec(cell) for cell in config.cells()]
     assert [spec.variant for spec in specs] == ["resnet", "hc_causal", "mhc_causal", "hc", "mhc"]
@@ -55,7 +55,7 @@ def test_without_changes_it_is_what_the_source_published(tmp_path):
         assert (o.lr, o.weight_decay, o.schedule) == (8e-4, 0.1, "cosine")
 
 
-def test_options_change_it_and_all_that_was_published_is_left(compare, tmp_path, capsys):
+def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, capsys):
     found = compare(
         "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "
         "--seed 1 --streams 2 --lr 0.5 --weight-decay 0.25 --warmup-steps 2 --dropout 0.5 "

@@ -23,14 +23,14 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=
         (row("worse", 3.14, 2.2, 4.04), "worse by 3.1 % (95 % interval +2.2 % to +4.0 %)"),
         (row("better", -2.098, -2.43, -1.77), "better by 2.1 % (95 % interval −2.4 % to −1.8 %)"),
         (row("undecided", 0.4, -3.2, 4.1), "undecided: 95 % interval −3 % to +4 %"),
-        # The interval alone would say less: Holm's correction is for all questions of the study.
+        # The interval excludes zero, but Holm's correction covers all questions of the study.
         (
             row("undecided", -1.09, -1.66, -0.51, p_holm=0.0924),
             "undecided: 95 % interval −1.7 % to −0.5 %, Holm p = 0.092",
         ),
         (row("undecided", 1.234, seeds=2), "undecided: +1.2 %, 2 seeds"),
         (row("undecided", -1.234, seeds=1), "undecided: −1.2 %, one seed"),
-        # What would be printed as zero has a digit of its own.
+        # An end that would be printed as zero has one more digit.
         (row("undecided", -4.0, -8.1, 0.11), "undecided: 95 % interval −8 % to +0.1 %"),
         (
             row("equivalent", 0.1, -0.3, 0.5),
@@ -49,11 +49,11 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=
         (row("better", -90.0, -90.0, -90.0), "better by 90 % (95 % interval −90 % to −90 %)"),
     ],
 )
-def test_a_verdict_is_told_with_its_interval(given, words):
+def test_verdict_is_described_with_its_interval(given, words):
     assert describe_effect(given) == words
 
 
-def test_an_effect_stands_with_its_metric_and_its_interval():
+def test_effect_is_described_with_its_metric_and_interval():
     assert describe_effect(row("worse", 3.14, 2.2, 4.04), "held-out loss") == (
         "worse by 3.1 % in held-out loss (95 % interval +2.2 % to +4.0 %)"
     )
@@ -66,17 +66,17 @@ def test_an_effect_stands_with_its_metric_and_its_interval():
     [(0.357, "%", "0.36 %"), (274.0, "%", "270 %"), (83100.0, "%", "× 830"),
      (0.61, "points", "0.61 points"), (0.0042, "", "0.0042"), (math.nan, "%", "")],
 )  # fmt: skip
-def test_a_spread_has_the_unit_of_its_effect(seed_sd, unit, words):
+def test_spread_has_the_unit_of_its_effect(seed_sd, unit, words):
     assert format_spread({"seed_sd": seed_sd, "unit": unit}) == words
 
 
-def test_half_a_loss_is_as_far_as_twice_a_loss():
+def test_halved_and_doubled_losses_have_the_same_size():
     assert size_of(row("better", -50.0)) == pytest.approx(size_of(row("worse", 100.0)))
     assert size_of(row("worse", -3.0, unit="points")) == 3
     assert size_of(row("better", -100.0)) == math.inf
 
 
-def test_a_verdict_that_rests_on_a_choice_by_results_says_so():
+def test_verdict_names_a_choice_made_after_looking():
     given = row("worse", 3.14, 2.2, 4.04) | {"after_looking": "seeds"}
     assert describe_effect(given, "loss") == (
         "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %), seeds chosen after looking"
@@ -92,7 +92,7 @@ def test_a_verdict_that_rests_on_a_choice_by_results_says_so():
         (3, math.nan, "3 seeds, no number that could be trained is expected to decide it"),
     ],
 )
-def test_an_undecided_contrast_says_how_many_seeds_may_decide_it(seeds, needed, words, capsys):
+def test_undecided_contrast_names_the_seeds_that_may_decide_it(seeds, needed, words, capsys):
     place = {"study": "a", "platform": "torch", "depth": 4, "variant": "mhc", "against": "hc"}
     effects = pd.DataFrame(
         [row("undecided", 1.2, seeds=seeds) | place | {"seeds_needed": needed}],

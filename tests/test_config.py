@@ -1,4 +1,4 @@
-"""config.yaml: what it expands to, and how it refuses what it cannot run."""
+"""config.yaml: expansion into cells and specs, and refusal of mistakes."""
 
 import copy
 import hashlib
@@ -77,12 +77,12 @@ cells = st.builds(
 
 
 @given(cells)
-def test_a_cell_is_read_back_from_its_path(cell):
+def test_cell_is_read_back_from_its_path(cell):
     assert Cell.parse(cell.path()) == cell
 
 
 @given(st.text() | st.from_regex(r"[a-z]+/\d+L/[a-z]+/[a-z]+/seed\d+"))
-def test_a_path_that_is_read_is_one_that_is_written(text):
+def test_parsed_path_is_the_path_of_its_cell(text):
     try:
         cell = Cell.parse(text)
     except ValueError:
@@ -90,7 +90,7 @@ def test_a_path_that_is_read_is_one_that_is_written(text):
     assert cell.path() == text
 
 
-def test_the_path_of_a_cell_by_hand():
+def test_path_of_a_cell_by_hand():
     assert Cell("deep", 12, "mhc", "torch", 0).path() == "deep/12L/mhc/torch/seed0"
 
 
@@ -116,7 +116,7 @@ def test_the_path_of_a_cell_by_hand():
         ),
     ],
 )
-def test_cells_are_the_product_of_the_axes_without_what_is_left_out(changes, kept):
+def test_cells_are_the_product_of_the_axes_without_exclusions(changes, kept):
     data = config_with()
     for path, value in changes.items():
         data = deep_merge(data, {path: value}) if "." not in path else config_with(path, value)
@@ -124,7 +124,7 @@ def test_cells_are_the_product_of_the_axes_without_what_is_left_out(changes, kep
 
 
 @pytest.mark.parametrize("null", [None, "null"])  # the second is how Snakemake passes it
-def test_an_overlay_drops_a_study_with_null(tmp_path, null):
+def test_overlay_drops_a_study_with_null(tmp_path, null):
     base, overlay = tmp_path / "config.yaml", tmp_path / "overlay.yaml"
     base.write_text(json.dumps(config_with("studies.other", STUDY)))
     overlay.write_text(json.dumps({"studies": {"deep": null}}))
@@ -136,7 +136,7 @@ def test_an_overlay_drops_a_study_with_null(tmp_path, null):
         load_config([base, overlay])
 
 
-def test_the_cells_of_a_pattern():
+def test_pattern_selects_cells():
     config = check_config(CONFIG)
     assert config.select_cells([]) == CELLS
     found = config.select_cells(["*/mhc/*/seed0", "deep/12L/*"])
@@ -148,10 +148,10 @@ def test_the_cells_of_a_pattern():
 # --- specs ---------------------------------------------------------------------------------------
 
 
-def test_a_spec_holds_every_number_of_its_cell():
+def test_spec_holds_every_setting_of_its_cell():
     data = config_with("studies.deep.batch_size", {12: 32, 24: 16})
     cell = Cell("deep", 24, "mhc", "mlx", 1)
-    # What a scheme is made of has tests of its own.
+    # Connections have tests of their own.
     assert check_config(data).spec(cell).model_dump(exclude={"connection"}) == {
         "study": "deep", "depth": 24, "variant": "mhc", "backend": "mlx", "seed": 1,
         "task": "tokens", "steps": 100, "batch_size": 16, "accumulate": 1,
@@ -169,13 +169,13 @@ def test_a_spec_holds_every_number_of_its_cell():
     }  # fmt: skip
 
 
-def test_the_hash_is_that_of_the_canonical_json():
+def test_hash_is_computed_from_canonical_json():
     spec = make_spec()
     canonical = json.dumps(spec.model_dump(), sort_keys=True, separators=(",", ":"))
     assert spec.hash() == hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def test_the_hash_does_not_change_with_how_a_spec_is_written():
+def test_hash_ignores_order_and_notation_of_a_spec():
     spec = make_spec()
     data = spec.model_dump()
     backwards = {
@@ -188,7 +188,7 @@ def test_the_hash_does_not_change_with_how_a_spec_is_written():
     assert parse_spec(json.loads(spec.json()), "spec") == spec
 
 
-# --- what a variant changes ----------------------------------------------------------------------
+# --- settings of a variant -----------------------------------------------------------------------
 
 
 def test_a_variant_may_have_its_own_recipe_and_optimizer():
@@ -213,7 +213,7 @@ def test_a_variant_may_be_wider_or_longer():
     config = check_config(data)
     study = config.studies["deep"]
     plain, wide, long = (config.spec(Cell("deep", 12, v, "torch", 0)) for v in study.labels)
-    # Alone, the plain network is the same cell, byte by byte.
+    # In a study of its own, the plain network has the same spec.
     assert plain.json() == spec_of("baseline").json()
     expected = json.loads(plain.json())
     expected |= {"variant": "wide", "accumulate": 4}
@@ -234,7 +234,7 @@ def test_part_and_score_are_not_in_the_spec():
     assert changed.json() == spec_of("mhc").json()
 
 
-def test_planning_says_which_data_training_would_not_find(tmp_path):
+def test_check_names_data_that_training_would_not_find(tmp_path):
     model = {"length": 8, "width": 8, "heads": 2, "hidden": 8}
     model |= {"corpus": str(tmp_path / "mine"), "vocab": 7, "corpus_sha256": "0"}
     data = config_with()
@@ -243,7 +243,7 @@ def test_planning_says_which_data_training_would_not_find(tmp_path):
     config.check_trains(["deep"])
     with pytest.raises(ConfigError, match=r"^studies\.own\..*mine"):
         config.check_trains()
-    (tmp_path / "mine").mkdir()  # empty: nothing in it is read
+    (tmp_path / "mine").mkdir()  # empty: its content is not read
     config.check_trains()
 
 
@@ -261,7 +261,7 @@ def test_a_connection_of_the_config_can_be_used_by_name():
     assert (changed.H_res.iterations, changed.H_res.start) == (5, spec.connection.H_res.start)
 
 
-def test_the_streams_of_a_study_hold_where_a_variant_has_none():
+def test_variant_without_streams_has_those_of_its_study():
     assert spec_of("mhc", streams=8).connection.streams == 8
     assert spec_of({"m2": {"connection": "mhc", "streams": 2}}, streams=8).connection.streams == 2
     assert spec_of("baseline", streams=8).hash() == spec_of("baseline", streams=4).hash()
@@ -271,7 +271,7 @@ def test_the_streams_of_a_study_hold_where_a_variant_has_none():
 
 DEEP = "studies.deep"
 REFUSED = [
-    # (path, value, where the line says it is, what it says)
+    # (path, value, place in the message, words in the message)
     (f"{DEEP}.stepz", 3, DEEP, "unknown key 'stepz'; did you mean 'steps'?"),
     (f"{DEEP}.exclude", [{"seed": 1}, {"varient": "hc"}], f"{DEEP}.exclude.1", "'variant'?"),
     (f"{DEEP}.variants", ["mhc", True], f"{DEEP}.variants.1", "YAML reads True; put it in quotes"),
@@ -373,7 +373,7 @@ def test_a_mistake_is_refused_with_its_place_and_fix(path, value, place, words):
     ],
     ids=lambda given: f"{given}"[:30],
 )
-def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, expected):
+def test_unreadable_file_is_named_with_the_line(tmp_path, content, expected):
     file = tmp_path / f"my.{'json' if 'JSON' in expected else 'yaml'}"
     if content is not None:
         file.write_bytes(content)
@@ -383,7 +383,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, content, ex
     assert str(caught.value).startswith(f"{file}:{expected}")
 
 
-def test_merged_keys_are_no_duplicates(tmp_path):
+def test_merged_keys_are_not_duplicates(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text("b: {c: &c {<<: &d {x: 1}, x: 2}}\ne: {<<: *c, x: 3}\n")
     assert load.read_yaml(file) == {"b": {"c": {"x": 2}}, "e": {"x": 3}}
@@ -413,7 +413,7 @@ def test_later_files_and_then_overrides_win(tmp_path):
     assert str(caught.value).startswith(f"{base} + options: studies.deep.steps: ")
 
 
-def test_an_overlay_of_one_study_leaves_its_yaml_alias_alone(pytestconfig, tmp_path):
+def test_overlay_of_one_study_does_not_change_its_yaml_alias(pytestconfig, tmp_path):
     # depth-torch takes its model from depth-mlx by an alias: in YAML they are one mapping.
     overlay = tmp_path / "o.yaml"
     overlay.write_text("studies: {depth-mlx: {model: {width: 64}}}\n")
@@ -425,7 +425,7 @@ def test_an_overlay_of_one_study_leaves_its_yaml_alias_alone(pytestconfig, tmp_p
 # --- folders -------------------------------------------------------------------------------------
 
 
-def test_a_folder_has_one_name(monkeypatch, tmp_path):
+def test_folder_paths_are_normalised(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     config = check_config({**CONFIG, "results": "~/mine", "compute": {"data": "~"}})
     assert (config.results, config.compute.data) == (f"{tmp_path}/mine", str(tmp_path))
@@ -433,7 +433,7 @@ def test_a_folder_has_one_name(monkeypatch, tmp_path):
     assert config.results == config.report_folder == "a/b/c"
 
 
-def test_a_subset_reports_into_a_folder_of_its_own():
+def test_subset_reports_into_its_own_folder():
     assert check_config(CONFIG).subset == {}
     subset = {"seeds": [0], "backends": ["torch", "mlx"]}
     config = check_config({**CONFIG, "results": "out", **subset})

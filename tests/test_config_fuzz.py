@@ -44,17 +44,17 @@ assume_backends: false
 """)
 
 SECONDS = 20
-"""The longest that any config may take, on a slow and busy machine."""
+"""Time limit for any config, on a slow and busy machine."""
 
 
 class Raw(str):
-    """YAML as it stands; other values are written as JSON."""
+    """YAML to insert verbatim; other values are written as JSON."""
 
     __slots__ = ()
 
 
 def written(value):
-    """One line of YAML."""
+    """The value as one line of YAML."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def with_value(path, value):
 
 
 def outcome(read):
-    """The config that `read` gives, planned, or None; the lines that refuse it otherwise."""
+    """Plan the config that `read` gives; the lines that refuse it, or None."""
     start = time.perf_counter()
     try:
         config = read()
@@ -94,7 +94,7 @@ def outcome(read):
         network = tasks.Problem(spec).network
         assert sum(math.prod(p.shape) for p in network.parameters().values()) > 0
         spec.json().encode()
-    # What the workflow keeps of it is read as the same.
+    # The copy that the workflow keeps is read as the same config.
     kept = config.model_dump_json(exclude={"compute"})
     again = check_config((yaml.safe_load if len(kept) < 9000 else json.loads)(kept))
     assert [again.spec(c).hash() for c in cells[:30]] == [config.spec(c).hash() for c in cells[:30]]
@@ -104,7 +104,7 @@ def outcome(read):
 
 @pytest.fixture(scope="module")
 def outcome_of(tmp_path_factory):
-    """The outcome of a config that is written as YAML."""
+    """Function that returns the outcome of a config in YAML."""
     file = tmp_path_factory.mktemp("fuzz") / "my.yaml"
 
     def of(text):
@@ -120,7 +120,7 @@ def outcome_of(tmp_path_factory):
 
 
 REFUSED = {
-    # (path, value): words of the line that refuses it
+    # case: (path, value, words of the line that refuses it)
     "an impossible date": ("studies.deep.steps", Raw("2024-13-45"), "integer"),
     "an unknown tag": ("studies.deep.steps", Raw("!!python/name:os.system x"), "malformed YAML"),
     "beyond every float": ("studies.deep.optimizer.lr", Raw("1.0e+999"), "finite"),
@@ -146,7 +146,7 @@ def test_a_mistake_is_refused_in_one_line(outcome_of, case):
 ON_AND_OFF = "[{own: {kind: streams, pre: {kind: raw, start: {on: 3, off: 2}}}}, mhc]"
 
 
-def test_a_word_that_yaml_reads_as_a_flag_is_the_word(outcome_of, tmp_path):
+def test_words_that_yaml_reads_as_booleans_stay_words(outcome_of, tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text(written(with_value("compute.mlx_blas", Raw("off"))))
     assert load_config([file]).compute.mlx_blas == "off"
@@ -158,7 +158,7 @@ def test_a_word_that_yaml_reads_as_a_flag_is_the_word(outcome_of, tmp_path):
     assert (start.on, start.off) == (3, 2)
 
 
-# --- what nobody has thought of ------------------------------------------------------------------
+# --- random configs ------------------------------------------------------------------------------
 
 raw = st.sampled_from([
     "off", "no", "~", "null", "010", "0x1f", "1:30", "1e3", ".inf", ".nan", "2024-13-45", "!!int x",
@@ -173,7 +173,7 @@ values = scalars | st.lists(scalars, max_size=4) | st.dictionaries(names, scalar
 
 
 def places_of(value, above=()):
-    """Where something stands in it: every path but that of the whole."""
+    """The paths of all parts of a value, without the whole."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     for key, part in inside:
         yield (*above, key)
@@ -183,7 +183,7 @@ def places_of(value, above=()):
 
 @st.composite
 def configs(draw):
-    """CONFIG with one or two values that are others, or gone."""
+    """CONFIG with one or two values replaced or deleted."""
     data = copy.deepcopy(CONFIG)
     for _ in range(draw(st.integers(1, 2))):
         *parents, key = draw(st.sampled_from(list(places_of(data))))

@@ -1,4 +1,4 @@
-"""What connections are made of, and what the initial symmetry does to the streams of mhc."""
+"""Components of connections, and effects of the initial symmetry on the streams of mhc."""
 
 import math
 from functools import partial
@@ -24,9 +24,9 @@ FLOAT32 = 1e-6
 # --- components by hand ---------------------------------------------------------------------------
 
 
-def test_the_spread_of_streams_by_hand(backend):
+def test_spread_of_streams_by_hand(backend):
     ops = backend.ops
-    # Cosines of the three pairs: 0, −1 and 0. The first and third differ by 7; the largest is 4.
+    # Cosines of the three pairs: 0, −1 and 0. The first and third differ by 7; the maximum is 4.
     streams = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 2.0]], [[-4.0, 0.0]]]))
     spread = [float(ops.to_numpy(value)) for value in stream_spread(ops, streams)]
     assert spread == pytest.approx([7 / 4, -1 / 3])
@@ -34,7 +34,7 @@ def test_the_spread_of_streams_by_hand(backend):
         float(ops.to_numpy(v))
         for v in stream_spread(ops, ops.broadcast(streams[0], (3, *streams[0].shape)) * 1e30)
     ]
-    assert same == pytest.approx([0, 1])  # squares of 1e30 are beyond float32
+    assert same == pytest.approx([0, 1])  # squares of 1e30 overflow float32
     silent = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 0.0]]]))
     assert float(ops.to_numpy(stream_spread(ops, silent)[1])) == 0
 
@@ -62,8 +62,8 @@ UNITS = [
 
 @pytest.mark.parametrize("scheme", ["mhc_dynamic", "hc_paper", "krom_hc", "hy_v4"])
 @pytest.mark.parametrize(("middle", "pooled"), UNITS)
-def test_what_a_dynamic_connection_reports_is_of_its_units(backend, scheme, middle, pooled):
-    """H_res, a mean over units and that of the first of two examples; weights of the output."""
+def test_dynamic_connection_reports_metrics_of_its_units(backend, scheme, middle, pooled):
+    """H_res averaged over units, H_res of the first of two examples, and readout weights."""
     connection = at_site(scheme, pooled_axes=pooled)
     params, x = moved(connection), np.random.default_rng(1).standard_normal((*middle, 5))
     exact = naive.connection_of({k: v.astype(np.float64) for k, v in params.items()})
@@ -95,8 +95,8 @@ def test_shares_of_weights_that_differ_by_position(backend):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_gate_for_each_stream_is_one_for_all_its_channels():
-    """`per: stream` is `per: channel` where the rows of U are the same for a stream's channels."""
+def test_gate_per_stream_equals_one_gate_for_all_its_channels():
+    """`per: stream` equals `per: channel` with equal rows of U for a stream's channels."""
     ops, x = NumpyOps(), np.random.default_rng(4).standard_normal((2, 5))
     by_stream = at_site({"connection": "qwen4_exp", "per": "stream"})
     params = {name: ops.asarray(value) for name, value in moved(by_stream).items()}
@@ -109,7 +109,7 @@ def test_a_gate_for_each_stream_is_one_for_all_its_channels():
 
 
 def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
-    """A named scheme around functions of any kind."""
+    """The connection of a scheme for `layers` functions."""
     context = ConnectionContext(
         layers, width, pooled_axes, has_residual, optional_norms=not has_residual
     )
@@ -129,7 +129,7 @@ def moved(connection):
 
 
 def tanh_layers(ops, depth, width=5):
-    """Functions [2, C] → [2, C], each with a matrix of its own."""
+    """Functions [2, C] → [2, C], each with its own matrix."""
     weights = np.random.default_rng(3).standard_normal((depth, width, width)) / math.sqrt(width)
     return [partial(tanh_layer, ops, ops.asarray(w)) for w in weights]
 
@@ -151,7 +151,7 @@ def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cpu):
+def test_unstack_keeps_order_and_gradients_of_many_parts(connect_cpu):
     ops = connect_cpu("mlx").ops
     import mlx.core as mx
 
@@ -168,7 +168,7 @@ def test_many_parts_are_unstacked_in_their_order_with_their_gradients(connect_cp
 
 TOGETHER = {name: {"connection": name, "apart": off} for name, off in
             (("inkling2", None), ("muddformer", False), ("muddformer_normed", False))}  # fmt: skip
-"""Schemes that read q, k and v apart, for functions of one input."""
+"""Settings of schemes with separate q, k and v, for functions with one input."""
 
 
 def start_of(settings, eps=0.0, depth=8, width=16):
@@ -189,15 +189,15 @@ def start_of(settings, eps=0.0, depth=8, width=16):
     ("settings", "starts_plain", "eps"),
     [
         *((TOGETHER.get(name, name), ABOUT[name].starts_plain, 0) for name in SCHEMES),
-        # Without reads it is the plain network also where no norm takes a factor off.
+        # Without reads it equals the plain network even if no norm removes a factor.
         ({"connection": "delta_attn_res", "gate": 0}, True, 1),
     ],
     ids=str,
 )
-def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(settings, starts_plain, eps):
+def test_starts_plain_matches_the_untrained_network(settings, starts_plain, eps):
     plain = start_of("plain", eps)
     distance = np.abs(start_of(settings, eps) - plain).max() / np.abs(plain).max()
-    # Rounding of 8 layers in float64, or more than of any in float32.
+    # float64 rounding of 8 layers, or more than any float32 rounding.
     assert distance < 1e-13 if starts_plain else distance > 1e-5
 
 
@@ -205,7 +205,7 @@ def test_a_scheme_is_told_to_start_as_the_plain_network_if_it_does(settings, sta
 
 
 def first_spread(backend, spec, params):
-    """(largest difference of streams, mean cosine) in the first step, and gradient norms."""
+    """(largest difference of streams, mean cosine, gradient norms) of the first step."""
     trainer = trainer_on(backend, spec, params)
     trainer.step([example_batch(spec)], STEADY)
     measured = trainer.collect()
@@ -214,21 +214,21 @@ def first_spread(backend, spec, params):
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_from_its_initial_parameters_the_streams_of_mhc_stay_one(backend, recipe):
+def test_streams_of_mhc_are_equal_at_initial_parameters(backend, recipe):
     spec = make_spec(variant="mhc", depth=12, recipe=recipe, batch_size=8)
     initial = parameters_of(spec)
     difference, cosine, norms = first_spread(backend, spec, initial)
     # Each stream is the same sum taken in another order: a few roundings per layer.
     assert difference <= FLOAT32
     assert cosine == pytest.approx(1, abs=FLOAT32)
-    # So how they are mixed has no gradient, but for rounding; the others are of order 0.1 to 1.
+    # So gradients of the mixing are rounding alone; the others are of order 0.1 to 1.
     assert norms["connection.H_pre"] < 1e-8
     assert norms["connection.H_post"] < 1e-8
     assert norms["connection.H_res"] < 1e-8
     assert norms["head.weight"] > 0.1
 
 
-def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend):
+def test_only_the_scale_of_H_res_has_a_gradient_in_hc(backend):
     spec = make_spec(variant="hc", depth=3, batch_size=8)
     initial = parameters_of(spec)
     *_, norms = first_spread(backend, spec, initial)
@@ -240,7 +240,7 @@ def test_in_hc_only_the_scale_of_H_res_has_a_gradient(backend):
 # --- every parameter is learned -------------------------------------------------------------------
 
 WITHOUT_GRADIENT = {
-    # Their logits divided by 0.05 underflow: H_res is the identity, whatever they are.
+    # Logits divided by 0.05 underflow: H_res is the identity for any of them.
     "mhc_gated_static": {"H_res", "gate"}
 }
 OF_ALL_LAYERS = {
@@ -253,11 +253,11 @@ WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in WITHOUT_PARAMETERS])
-def test_every_parameter_of_a_connection_is_learned_once_streams_differ(connect_cpu, scheme):
-    """Of the layers between the first and the last.
+def test_every_connection_parameter_has_a_gradient_once_streams_differ(connect_cpu, scheme):
+    """Checks the layers between the first and the last.
 
-    The first one finds copies: how it weighs them is a factor that its norm takes off. What the
-    last one only moves from stream to stream is the same in the sum.
+    The first layer reads copies: its weights are a factor that its norm removes. The last layer's
+    moves between streams do not change their sum.
     """
     spec = make_spec(variant=scheme, wrap="sublayer", depth=2, beta1=0.0)
     trainer = trainer_on(connect_cpu("torch"), spec, parameters_off_symmetry(spec))

@@ -1,4 +1,4 @@
-"""Families of mixing matrices: against a textbook, by hand, and as exact as they promise."""
+"""Families of mixing matrices: against a textbook, by hand, and within their precision."""
 
 from fractions import Fraction
 
@@ -14,25 +14,25 @@ FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""
 
 LAYERS = 6
-"""Functions that the network wraps, which sets the circulant's γ."""
+"""Number of wrapped functions, which sets the circulant's γ."""
 
 
 def logits_of(name, S, N=3, scale=1.0, seed=0):
-    """Random logits [N, …] of a family; None where it has none."""
+    """Random logits [N, …] of a family; None if it has none."""
     shape = CONSTRAINTS[name]().shape(S)
     rng = np.random.default_rng([seed, S])
     return scale * rng.standard_normal((N, *shape)) if shape else None
 
 
 def matrices(ops, name, logits, S, **settings):
-    """A family's matrices [N, S, S], or [1, S, S] of a constant one, in float64."""
+    """A family's matrices in float64: [N, S, S], or [1, S, S] if constant."""
     given = None if logits is None else ops.asarray(logits)
     found = ops.to_numpy(CONSTRAINTS[name](**settings).matrix(ops, given, S, LAYERS))
     return found.astype(np.float64)
 
 
 def sinkhorn(ops, matrix, iterations, floor=1e-12, added=0.0, last="columns"):
-    """Of a matrix [S, S], or of many, [N, S, S]."""
+    """Normalise a matrix [S, S], or matrices [N, S, S]."""
     K = ops.asarray(np.asarray(matrix, np.float64))
     many = K if len(K.shape) == 3 else K[None]
     found = normalize(ops, many, Passes(alternating_sides(iterations, last), floor, added))
@@ -77,10 +77,10 @@ TEXTBOOK = {
         lambda x, S: naive.cayley(x, alpha=0.5, steps=4),
     ),
 }
-"""{family, case: (its settings, the same of one unit's logits)}"""
+"""{"family, case": (settings, textbook function of a unit's logits)}"""
 
 
-def test_the_list_above_is_complete():
+def test_textbook_covers_every_family():
     assert {case.partition(",")[0] for case in TEXTBOOK} == set(CONSTRAINTS)
 
 
@@ -126,7 +126,7 @@ def test_one_iteration_by_hand(last, expected):
 
 
 @pytest.mark.parametrize("entry", [1e-30, 1e-9, 0.3, 1.0, 2e4])
-def test_sinkhorn_of_one_stream_is_one_exactly_and_has_no_gradient(entry, connect_cpu):
+def test_sinkhorn_of_one_stream_is_exactly_one_and_has_no_gradient(entry, connect_cpu):
     torch = connect_cpu("torch")
     K = torch.ops.asarray(np.array([[[entry]]])).requires_grad_()
     result = normalize(torch.ops, K, Passes(alternating_sides(20, "columns"), 1e-12, 0.0))
@@ -153,13 +153,13 @@ def test_sums_are_clamped_at_1e_12(backend, matrix, expected):
 
 @pytest.mark.parametrize("deviation", [30, 60, 300, 1000])
 @pytest.mark.parametrize("last", ["rows", "columns"])
-def test_large_logits_overflow_nothing(backend, deviation, last):
-    """exp(88.8) is no float32; by the log domain in float64."""
+def test_large_logits_do_not_overflow(backend, deviation, last):
+    """exp(88.8) overflows float32; reference: log domain, float64."""
     logits = deviation * np.random.default_rng(0).standard_normal((64, 4, 4))
     found = matrices(backend.ops, "sinkhorn", logits, 4, last=last, floor=0)
     assert np.isfinite(found).all()
     assert found.sum(axis=2 if last == "rows" else 1) == pytest.approx(1, abs=1e-5)
-    # exp of a wider range is below `MIN_ENTRY` somewhere, which counts as that.
+    # In a wider range, some entries are raised to `MIN_ENTRY`.
     clear = [one for one in range(64) if np.ptp(logits[one]) < 80]
     for one in clear:
         Z = logits[one].T if last == "rows" else logits[one]
@@ -169,17 +169,17 @@ def test_large_logits_overflow_nothing(backend, deviation, last):
     assert deviation != 30 or clear
 
 
-def test_small_logits_are_exponentiated_as_they_are(backend):
-    """To the last digit: runs from before there was a limit are repeated by today's code."""
+def test_small_logits_are_exponentiated_unchanged(backend):
+    """Bit for bit, so that current code repeats runs from before the limit."""
     logits = np.random.default_rng(0).uniform(-30, 13, (4, 4, 64)).astype(np.float32)
     found = backend.ops.to_numpy(BoundedExp().values(backend.ops, backend.ops.asarray(logits)))
     assert np.array_equal(found, backend.ops.to_numpy(backend.ops.exp(backend.ops.asarray(logits))))
 
 
 @pytest.mark.parametrize("settings", [{}, {"floor": 0, "added": 1e-6}])
-def test_what_underflows_stays_finite_and_counts_as_equal(backend, settings):
+def test_underflowed_entries_stay_finite_and_count_as_equal(backend, settings):
     found = sinkhorn(backend.ops, np.zeros((2, 2)), 20, **settings)
     assert found == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)
-    # A row of e⁻⁹⁵ is one like any other.
+    # A row of e⁻⁹⁵ counts as any other.
     found = sinkhorn(backend.ops, np.array([[1e-41, 1e-41], [1, 1]]), 20, **settings)
     assert found == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)

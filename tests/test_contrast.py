@@ -1,6 +1,6 @@
-"""Every line and text has a contrast of 4.5 : 1, in light and in dark, from the colours alone.
+"""Every line and text has a contrast of 4.5 : 1 in light and dark, computed from colours.
 
-Contrast is what WCAG 2.2 defines; `turned` is how the page turns a drawing in the dark.
+WCAG 2.2 defines the contrast; `turned` is the page's filter for drawings in the dark.
 """
 
 import re
@@ -30,7 +30,7 @@ def contrast(*colours):
 
 
 def pixel_of(colour):
-    """'#0b5c9e' as red, green and blue."""
+    """(red, green, blue) of a colour such as '#0b5c9e'."""
     digits = colour.removeprefix("#")
     return tuple(int(digits[i : i + 2], 16) for i in (0, 2, 4))
 
@@ -70,8 +70,8 @@ def test_every_line_has_contrast_in_dark(pytestconfig):
     ] == []
 
 
-def test_variants_of_a_study_have_colours_of_their_own(pytestconfig):
-    """But for one connection at several rates: it has the same colour in every figure."""
+def test_variants_of_a_study_have_different_colours(pytestconfig):
+    """Except one connection at several rates, which has the same colour in every figure."""
     root, alike = pytestconfig.rootpath, {}
     config = load_config([root / "config.yaml", root / "workflow/presets/reference.yaml"])
     for name, study in config.studies.items():

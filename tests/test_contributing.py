@@ -1,4 +1,4 @@
-"""CONTRIBUTING's examples, applied as they stand to a copy of the project: do they work?"""
+"""Examples of docs/extending.md work, applied unchanged to a copy of the project."""
 
 import ast
 import fnmatch
@@ -52,7 +52,7 @@ pytestmark = [
 ]
 
 
-# --- what CONTRIBUTING says ----------------------------------------------------------------------
+# --- the table of CONTRIBUTING -------------------------------------------------------------------
 
 
 def test_every_example_belongs_to_a_row_of_the_table():
@@ -67,22 +67,22 @@ TINY = {"depths": [2], "backends": ["torch"], "seeds": [0], "steps": 3, "batch_s
 STUDIES = ("gated-torch", "blend-torch", "communities", "repeat")
 FILES = ("config.yaml", ".test/config/config.yaml")
 KEPT = Cell("depth-mlx", 2, "mhc", "torch", 0)
-"""A cell of the smoke scale that is trained before anything is added."""
+"""A cell of the smoke scale, trained before any example is applied."""
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """(results folder, spec) of a run that was trained by the project as it is."""
+    """(results folder, spec) of a run that the unchanged project trained."""
     results = tmp_path_factory.mktemp("kept")
     spec = load_config([PROJECT / file for file in FILES]).spec(KEPT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(datasets.ENVIRONMENT, "data")  # which training sets: put back afterwards
+        patch.setenv(datasets.ENVIRONMENT, "data")  # set by training; restored afterwards
         run_cell(spec, run_folder(results, KEPT), Compute(device="cpu"))
     return results, spec
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_an_example_touches_what_its_row_says_and_makes_no_run_stale(section, kept, tmp_path):
+def test_example_touches_the_files_of_its_row_and_makes_no_run_stale(section, kept, tmp_path):
     copy_of_project(tmp_path)
     apply(section, tmp_path)
     touched, patterns = set(differing(tmp_path)), ROWS[section]
@@ -95,15 +95,15 @@ def test_an_example_touches_what_its_row_says_and_makes_no_run_stale(section, ke
 
 
 def changed(kept, folder):
-    """The definitions of a copy that are others than those of the run that was kept."""
+    """The definitions of a copy that differ from those of the kept run."""
     results, spec = kept
     then = read_manifest(run_folder(results, KEPT)).code
     now = definition_hashes(*training_roots(spec), package=folder / "src" / "fathom")
     return changed_code(then, now)
 
 
-def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
-    """So that the test above cannot pass for want of looking."""
+def test_changed_behaviour_is_detected(kept, tmp_path):
+    """Shows that the test above can fail."""
     copy_of_project(tmp_path)
     file = tmp_path / "src/fathom/models/connections/constraints.py"
     text = file.read_text(encoding="utf-8")
@@ -116,12 +116,12 @@ def test_a_change_of_meaning_would_be_seen(kept, tmp_path):
 
 @dataclass(frozen=True)
 class Project:
-    """A copy of the project with every example in it."""
+    """A copy of the project with every example applied."""
 
     folder: Path
 
     def python(self, *arguments, text=None):
-        """What Python says there; the copy's fathom is the one that it finds."""
+        """Output of Python in the copy, which imports the copy's fathom."""
         path = [str(self.folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = finished(
             sys.executable, *arguments, folder=self.folder, text=text,
@@ -143,7 +143,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(kept, tmp_path_factory):
-    """The copy, with the run of before in its place."""
+    """The copy, with the kept run among its results."""
     folder = tmp_path_factory.mktemp("project")
     copy_of_project(folder)
     for section in ROWS:
@@ -151,7 +151,7 @@ def project(kept, tmp_path_factory):
     project = Project(folder)
     shutil.copytree(kept[0] / "runs", project.results / "runs")
     tiny = {name: {**TINY, "plain_depths": [], "model": TINY_MODEL} for name in STUDIES}
-    # Three seeds, for an interval, and enough steps to learn; the second takes longer than that.
+    # Three seeds for an interval; enough steps to learn communities, but not repeat.
     seeds = [0, 1, 2]
     tiny["communities"] |= {"seeds": seeds, "steps": 40, "batch_size": 8, "model": {"width": 16}}
     tiny["repeat"] |= {"seeds": seeds}
@@ -165,7 +165,7 @@ REPORT = "results/smoke/SCORES.tex"
 
 @pytest.fixture(scope="module")
 def said(project):
-    """(exit status, text) of every command that is tried in the copy, by its first word."""
+    """(exit status, output) of every command run in the copy, by its first word."""
     config = " ".join(f"-c {file}" for file in (*FILES, "tiny.yaml"))
     tables = "results/smoke/tables"
     patterns = " ".join(f"'{name}/*'" for name in STUDIES)
@@ -197,8 +197,8 @@ def test_every_command_works_with_every_example_in_place(project, said):
     assert all((project.folder / file).stat().st_size > 100 for file in (FIGURE, REPORT))
 
 
-def test_a_scheme_lays_its_settings_over_another(project, said):
-    """The diagonal of mhc's H_res is e / (e + 3/e) at first: see definitions, "Connections"."""
+def test_scheme_settings_override_those_of_its_base(project, said):
+    """The initial diagonal of mhc's H_res is e / (e + 3/e): see definitions, "Connections"."""
     mhc = math.e / (math.e + 3 / math.e)
     for label, gate in (("mhc_gated", 0.01), ("mhc_half_open", 0.5)):
         run = project.results / f"runs/gated-torch/2L/{label}/torch/seed0"
@@ -210,11 +210,11 @@ def test_a_scheme_lays_its_settings_over_another(project, said):
 
 
 @pytest.mark.parametrize(("label", "start"), [("blend_static", -2), ("blend_dynamic", 0)])
-def test_the_component_mixes_by_one_number(project, said, label, start):
+def test_component_mixes_by_one_number(project, said, label, start):
     m = 1 / (1 + math.exp(-start))
     rows = project.rows(f"blend-torch/2L/{label}/torch/seed0")
-    # Of 16 entries 4 are m·¾ from the identity and 12 are m·¼. A logit that is computed is off by
-    # α = 0.01 times a number like those of N(0, 1).
+    # Of 16 entries, 4 are m·¾ from the identity and 12 are m·¼. A computed logit is off by
+    # α = 0.01 times a sample of N(0, 1).
     assert rows[0]["H_res_distance"] == pytest.approx(m * (4 * 0.75 + 12 * 0.25) / 16, rel=0.02)
     for row in rows:
         # Sums of four float32 entries, in two layers.
@@ -223,11 +223,11 @@ def test_the_component_mixes_by_one_number(project, said, label, start):
         for sums in ("row_error_log10", "column_error_log10"):
             assert row[sums] == pytest.approx(0, abs=1e-6)
         gradient = row["grad_norm_b_res" if "dynamic" in label else "grad_norm_H_res"]
-        assert gradient > 1e-6  # rounding alone gives some 1e-9
+        assert gradient > 1e-6  # rounding gives about 1e-9
 
 
 TASKS = {"communities": ("hidden_accuracy", 1 / 4), "repeat": ("recalled", 1 / 15)}
-"""The examples of a task: its metric and its level at chance."""
+"""{study of an example task: (metric, chance level)}"""
 
 
 @pytest.mark.parametrize("study", TASKS)
@@ -246,7 +246,7 @@ def test_a_task_is_judged_by_its_own_score(project, said, study):
         assert {row["outcome"] for row in rows} == {"learned"}
 
 
-def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project, said):
+def test_step_metric_is_in_every_row_and_in_the_table_of_steps(project, said):
     path = "gated-torch/2L/mhc_gated/torch/seed0"
     rows = project.rows(path)
     for row in rows:
@@ -259,7 +259,7 @@ def test_the_measure_of_a_step_is_in_every_row_and_in_the_table_of_steps(project
     ]
 
 
-def test_the_measure_of_a_run_is_in_both_tables_for_runs_of_before_too(project, said):
+def test_run_metric_is_in_both_tables_even_for_earlier_runs(project, said):
     for path in ("gated-torch/2L/mhc_gated/torch/seed0", KEPT.path()):
         expected = statistics.median(row["loss"] for row in project.rows(path))
         (row,) = (row for row in project.table("cells.csv") if row["key"] == path)
@@ -272,8 +272,8 @@ def test_the_measure_of_a_run_is_in_both_tables_for_runs_of_before_too(project, 
     assert [float(row["loss_median_mean"]) for row in of_gated] == [pytest.approx(expected, 1e-8)]
 
 
-def test_the_measure_of_a_task_is_in_the_first_row(project, said):
-    """Against the oracle's forward pass, in float64."""
+def test_task_metric_is_in_the_first_row(project, said):
+    """Compared with the oracle's float64 forward pass."""
     rows = project.rows("blend-torch/2L/mhc/torch/seed0")
     assert ["activation_growth_log10" in row for row in rows] == [True, False, False]
     spec = read_spec(project.results / "runs/blend-torch/2L/mhc/torch/seed0")
@@ -283,7 +283,7 @@ def test_the_measure_of_a_task_is_in_the_first_row(project, said):
     assert rows[0]["activation_growth_log10"] == pytest.approx(math.log10(last / first), abs=1e-6)
 
 
-def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
+def test_workflow_plans_the_runs_figures_and_report(project, said):
     config = ["--configfile", *FILES, "tiny.yaml"]
     arguments = ["-n", "--forceall", "--printshellcmds", "all", *config]
     text = project.python("-m", "snakemake", *arguments)
@@ -301,7 +301,7 @@ def test_the_workflow_expects_the_runs_the_figure_and_the_report(project, said):
     ("losses", "verdict", "deviates"),
     [((0.150, 0.151, 0.155), "reproduced", False), ((4.0, 4.1, 4.2), "contradicted", True)],
 )
-def test_the_claim_has_a_verdict_and_the_published_value_stands_beside_ours(
+def test_claim_has_a_verdict_and_published_value_is_compared_with_ours(
     tmp_path, losses, verdict, deviates
 ):
     """The chance level of 64 tokens is 4.159; a tenth of it is the rule's limit."""
@@ -316,7 +316,7 @@ def test_the_claim_has_a_verdict_and_the_published_value_stands_beside_ours(
 
 
 def judged(folder, losses):
-    """(claims, published values) with the example in place, for these final losses of its cell."""
+    """(claims, published values) with the examples applied, for these final losses of the cell."""
     copy_of_project(folder)
     apply("a-scheme-of-known-components", folder)
     apply("a-claim-or-a-published-value", folder)
@@ -334,7 +334,7 @@ JAX = ast.parse((PROJECT / "docs/examples/jax.py").read_text(encoding="utf-8"))
 
 
 def methods_of(name):
-    """(arguments, which of them have defaults) of every method of a class of the example."""
+    """(arguments, arguments with defaults) of every method of a class of the example."""
     (found,) = (node for node in JAX.body if isinstance(node, ast.ClassDef) and node.name == name)
     methods = {}
     for node in found.body:
@@ -348,7 +348,7 @@ def methods_of(name):
 
 
 def asked_of(protocol):
-    """The same of every method that a protocol has, and the names of those that must be there."""
+    """The same for the methods of a protocol, and the names of the required methods."""
     methods = {}
     for name, function in vars(protocol).items():
         if inspect.isfunction(function) and not name.startswith("_"):
@@ -362,7 +362,7 @@ def asked_of(protocol):
 @pytest.mark.parametrize(
     ("name", "protocol"), [("JaxOps", Ops), ("JaxTrainer", Trainer), ("JaxBackend", Backend)]
 )
-def test_the_backend_defines_every_method_with_the_arguments_that_are_asked(name, protocol):
+def test_backend_defines_required_methods_with_the_same_arguments(name, protocol):
     asked, needed = asked_of(protocol)
     defined = methods_of(name)
     assert set(needed) <= set(defined)
@@ -412,10 +412,10 @@ json.dump(losses, sys.stdout)
 """
 
 
-@pytest.mark.parametrize("name", ["jax", "mlx"])  # the second shows that the script is current
-def test_the_backend_trains_as_pytorch_does(project, name):
+@pytest.mark.parametrize("name", ["jax", "mlx"])  # mlx checks the script itself
+def test_backend_trains_as_pytorch_does(project, name):
     pytest.importorskip(name, reason=f"{name} is not installed")
-    few = {"connection": "mhc", "H_res": {"iterations": 2}}  # JAX compiles each of them
+    few = {"connection": "mhc", "H_res": {"iterations": 2}}  # JAX compiles each iteration
     specs = [
         make_spec(depth=2, recipe="mlx-defaults", weight_decay=0.1, connection=few),
         make_spec(depth=2, task="fashion", variant="hc_dynamic", recipe="torch-defaults"),
@@ -423,7 +423,7 @@ def test_the_backend_trains_as_pytorch_does(project, name):
     ]
     given = json.dumps([spec.model_dump() for spec in specs])
     for found in json.loads(project.python("-c", COMPARE_WITH_TORCH, name, text=given)):
-        # Four steps in float32: AdamW divides by the size of gradients that are rounding alone.
+        # Four steps in float32: AdamW divides gradients that are rounding alone by their size.
         assert found[name]["loss"] == pytest.approx(found["torch"]["loss"], rel=1e-4)
         assert np.array(found[name]["grad_norms"])[0] == pytest.approx(
             np.array(found["torch"]["grad_norms"])[0], rel=1e-4, abs=1e-6

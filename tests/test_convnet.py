@@ -1,6 +1,6 @@
-"""The image network: what its connections start as, and where it overflows.
+"""The image network: the depth at which it overflows.
 
-That it equals a textbook, with every connection: test_schemes.
+test_schemes compares the network with a textbook, for every connection.
 """
 
 import math
@@ -17,9 +17,9 @@ image_spec = partial(make_spec, task="fashion", batch_size=3, depth=5)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
-def test_where_untrained_networks_of_the_published_depth_overflow(backend, monkeypatch):
+def test_overflow_depth_of_untrained_networks(backend, monkeypatch):
     """One raw stream of size x₀ enters block i as 5^(i+1)·x₀; the residual network stays small."""
-    # Batches of noise where the task would read its files.
+    # Batches of noise instead of the files of the task.
     fashion = type(tasks.load("fashion"))
     monkeypatch.setattr(fashion, "batch", lambda self, spec, step: example_batch(spec))
     spec = image_spec(variant="hc_dynamic", streams=1)
@@ -30,14 +30,14 @@ def test_where_untrained_networks_of_the_published_depth_overflow(backend, monke
          for weight in params["stem.weight"].astype(np.float64)]
         for image in images.astype(np.float64)
     ])  # fmt: skip
-    if backend.device.framework == "torch":  # where a variance overflows, NaN enters the next block
+    if backend.device.framework == "torch":  # an overflow of variance is NaN in the next block
         deviation = x.reshape(3, 2, -1).std(axis=-1).max()  # two groups of four channels
         expected = math.ceil(math.log(math.sqrt(FLOAT32_MAX) / deviation, 5))
     else:
         expected = math.ceil(math.log(FLOAT32_MAX / np.abs(x).max(), 5)) - 1
     found = tasks.Problem(spec).at_start(backend.ops, params)["overflow_depth"]
-    # α·(x̄ φ) makes the five a little more or less; the first block, where f(x) is as large as x,
-    # adds up to a layer's growth.
+    # α·(x̄ φ) changes the factor 5 slightly. The first block, where f(x) is as large as x, adds up
+    # to a layer's growth.
     assert expected - 2 <= found <= expected + 1
     for variant in ("resnet", "hc_paper_static"):
         spec = image_spec(variant=variant)

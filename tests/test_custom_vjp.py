@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own: values and gradients are those of the plain formula."""
+"""Functions with custom gradients: values and gradients equal those of the plain formula."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def arrays(*shapes, seed=0):
     return [rng.standard_normal(shape) for shape in shapes]
 
 
-# The plain formulas, of PyTorch's tensors. Those that only read x give it back.
+# The plain formulas on PyTorch tensors. A function that only reads x returns it too.
 
 
 def normed_product(x, phi):
@@ -56,7 +56,7 @@ def inverse_rms(x):
 
 
 def softmax_read(heads, values_normed):
-    """Reads and sums of all sources at once: others are there as their read and their logarithm."""
+    """Reads and log-sums over all sources; further ones enter by their read and log-sum."""
 
     def function(queries, v, s, read=None, log_sum=None):
         (R, C), (I, N, _) = queries.shape, v.shape  # noqa: E741
@@ -115,13 +115,13 @@ def cases():
 
 
 def sinkhorns():
-    """Of matrices [N, S, S]."""
+    """Cases of matrices [N, S, S]."""
     for S in (1, 3, 4):
         for sides in (
             alternating_sides(4, "rows"),
             alternating_sides(4, "columns"),
             alternating_sides(1, "rows"),
-            alternating_sides(3, "columns")[1:],  # the kernels', whose softmax is the first
+            alternating_sides(3, "columns")[1:],  # as in kernels: softmax is the first
         ):
             for floor, added in ((1e-12, 0.0), (0.0, 0.05)):
                 name = f"sinkhorn-{S}-{len(sides)}-{sides[-1]}-{added}"
@@ -142,7 +142,7 @@ CASES = [pytest.param(*case, id=name) for name, *case in cases()]
 
 
 def values_and_gradients(torch, function, inputs, cotangents):
-    """In float64: the outputs, and the gradient of Σ cotangent · output with respect to inputs."""
+    """Outputs, and gradients of Σ cotangent · output with respect to inputs, in float64."""
     xs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs]
     outputs = function(*xs)
     used = [(output, c) for output, c in zip(outputs, cotangents, strict=True) if c.any()]
@@ -154,7 +154,7 @@ def values_and_gradients(torch, function, inputs, cotangents):
 def assert_plain_in_float64(torch, function, plain, inputs):
     outputs = plain(*map(torch.tensor, inputs))
     all_used = arrays(*(output.shape for output in outputs), seed=1)
-    # Also where one output alone is used: the others then have no gradient.
+    # Also with only one output used: the others then have no gradient.
     alone = [[c * (i == k) for i, c in enumerate(all_used)] for k in range(len(outputs))]
     for used in (all_used, *alone):
         values, gradients = values_and_gradients(torch, plain, inputs, used)
@@ -177,8 +177,8 @@ def assert_plain_on_mlx(torch, mx, function, plain, inputs):
 
 @pytest.fixture(params=["compiled", "as on a GPU"])
 def ways(request, connect_cpu, monkeypatch):
-    """`custom_vjp` of PyTorch and of MLX: of compiled loops, or of the frameworks' operations."""
-    monkeypatch.setattr(Mixing, "loops_from", 0)  # on MLX, of large arrays
+    """Ops of PyTorch and MLX, with compiled loops or with the frameworks' operations."""
+    monkeypatch.setattr(Mixing, "loops_from", 0)  # MLX loops over large arrays only
     if request.param != "compiled":
         for function in (*FUNCTIONS, Passes):
             monkeypatch.setattr(function, "compiled", lambda self: None)
@@ -186,7 +186,7 @@ def ways(request, connect_cpu, monkeypatch):
 
 
 @pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, *sinkhorns()])
-def test_it_is_the_plain_formula(ways, function, plain, inputs):
+def test_custom_function_equals_the_plain_formula(ways, function, plain, inputs):
     import mlx.core as mx
     import torch
 
@@ -196,15 +196,15 @@ def test_it_is_the_plain_formula(ways, function, plain, inputs):
 
 
 def applied(ops, function, *xs):
-    """A function of this file, or the passes of Sinkhorn, on arrays of a framework."""
+    """Outputs of a function, or of Sinkhorn passes, on arrays of a framework."""
     if isinstance(function, Passes):
         return (normalize(ops, *xs, function),)
     return ops.custom_vjp(function, *xs)
 
 
 @pytest.mark.parametrize(("function", "plain", "inputs"), [*CASES, next(sinkhorns())])
-def test_what_it_is_given_stays_as_it_is(backend, function, plain, inputs):
-    """Its products may overwrite what they are added to: that must never be an input."""
+def test_inputs_are_not_overwritten(backend, function, plain, inputs):
+    """Products may overwrite the array they are added to, which must never be an input."""
     xs = [backend.ops.asarray(x) for x in inputs]
     outputs, saved = function.forward(backend.ops, *xs)
     kept = [backend.ops.to_numpy(x).copy() for x in (*xs, *outputs, *saved)]

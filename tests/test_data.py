@@ -1,7 +1,7 @@
-"""Fashion-MNIST's files: how they are fetched and read, and what is refused.
+"""Fetching and reading the Fashion-MNIST files, and refusal of wrong files.
 
-Nothing is downloaded: small files of our own stand in for the official ones, a server on this
-machine for the official address, and two scripts for apt-get and dpkg-deb.
+Nothing is downloaded. Small generated files replace the official ones, a local server replaces
+the official address, and two scripts replace apt-get and dpkg-deb.
 """
 
 import functools
@@ -29,11 +29,11 @@ def arrays():
 
 @pytest.fixture
 def official(tmp_path, monkeypatch, arrays):
-    """A folder of small IDX files, the official ones for a test; no source has them."""
+    """Folder of small IDX files in place of the official ones; no source has them."""
     folder = tmp_path / "official"
     monkeypatch.setattr(data, "FILES", put_idx(folder, data.FILES, *arrays))
     monkeypatch.setattr(data, "SYSTEM_FOLDER", tmp_path / "no-system-folder")
-    monkeypatch.setattr(data, "OFFICIAL", "http://127.0.0.1:9/")  # nobody listens there
+    monkeypatch.setattr(data, "OFFICIAL", "http://127.0.0.1:9/")  # no server listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -50,12 +50,12 @@ def script(file, text):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where the data set shall go."""
+    """Folder to fetch the data set into."""
     return tmp_path / "data" / "fashion-mnist"
 
 
 def fetched(folder):
-    """The lines of a fetch: of the folder, then of each source, without their times."""
+    """Log lines of a fetch without times: the folder's, then one for each source."""
     log = []
     data.fetch(folder, log.append)
     return [line.partition(" in ")[0] for line in log]
@@ -66,13 +66,13 @@ def fetched(folder):
 
 @pytest.fixture
 def system(official, monkeypatch):
-    """The small files in the system folder."""
+    """Use the small files as the system folder."""
     monkeypatch.setattr(data, "SYSTEM_FOLDER", official)
 
 
 @pytest.fixture
 def server(official, monkeypatch):
-    """The small files at an address of this machine."""
+    """Serve the small files from a local address."""
     serve = functools.partial(http.server.SimpleHTTPRequestHandler, directory=official)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
@@ -85,7 +85,7 @@ def server(official, monkeypatch):
 
 @pytest.fixture
 def debian(official, tmp_path, monkeypatch):
-    """The small files in a package; the settings that apt-get is given are kept."""
+    """Put the small files in a package, and keep a copy of apt-get's settings."""
     monkeypatch.setattr(data, "SYSTEM_FOLDER", data.Path("/usr/share/datasets/no-such"))
     script(
         tmp_path / "bin/apt-get",
@@ -120,7 +120,7 @@ def test_missing_files_come_from_the_first_source_that_has_them(request, place, 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_wrong_or_a_missing_file_of_a_source_is_never_used(request, place, official, folder):
+def test_wrong_or_missing_files_of_a_source_are_not_used(request, place, official, folder):
     request.getfixturevalue(place)
     (official / TRAIN_LABELS).write_bytes(b"<html>Please log in</html>")
     (official / TEST_IMAGES).unlink()
@@ -129,7 +129,7 @@ def test_a_wrong_or_a_missing_file_of_a_source_is_never_used(request, place, off
     assert set(contents(folder)) == {TRAIN_IMAGES}
 
 
-def test_when_all_fail_the_message_says_what_was_tried_and_what_to_do(official, folder):
+def test_message_lists_tried_sources_and_remedy_if_all_fail(official, folder):
     log = []
     with pytest.raises(DataError) as caught:
         data.fetch(folder, log.append)
@@ -145,7 +145,7 @@ def test_when_all_fail_the_message_says_what_was_tried_and_what_to_do(official, 
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_nothing_half_written_is_left(system, official, folder, monkeypatch, error):
+def test_partially_written_files_are_removed(system, official, folder, monkeypatch, error):
     whole = shutil.copyfile
 
     def break_off(source, target):
@@ -164,7 +164,7 @@ def test_nothing_half_written_is_left(system, official, folder, monkeypatch, err
 # --- the folder -----------------------------------------------------------------------------------
 
 
-def test_wrong_files_of_the_user_are_refused_by_name_and_left(official):
+def test_wrong_user_files_are_refused_by_name_and_kept(official):
     for name in (TRAIN_IMAGES, TEST_LABELS):
         (official / name).write_bytes(b"mine")
     before = contents(official)
@@ -186,7 +186,7 @@ def test_wrong_files_of_the_user_are_refused_by_name_and_left(official):
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_what_was_written_is_read_once_and_nobody_can_change_it(official, arrays):
+def test_files_are_read_once_into_read_only_arrays(official, arrays):
     loaded = data.load(official)
     assert loaded._fields == ("train_images", "train_labels", "test_images", "test_labels")
     for read, written in zip(loaded, arrays, strict=True):
@@ -198,7 +198,7 @@ def test_what_was_written_is_read_once_and_nobody_can_change_it(official, arrays
     assert data.load(official) is loaded
 
 
-def test_what_cannot_be_read_is_refused_by_name_until_it_is_mended(official, arrays):
+def test_unreadable_files_are_refused_by_name_until_repaired(official, arrays):
     whole = (official / TEST_LABELS).read_bytes()
     (official / TEST_LABELS).unlink()
     said = f"{official}: lacks 1 of 4 files, such as {TEST_LABELS}; run: fathom fetch --data "
@@ -214,8 +214,8 @@ def test_what_cannot_be_read_is_refused_by_name_until_it_is_mended(official, arr
     np.testing.assert_array_equal(data.load(official).test_labels, arrays[3])
 
 
-def test_a_list_of_hashes_must_have_the_one_that_the_code_names(tmp_path):
-    """So no edit of a list escapes the hash of the code."""
+def test_a_list_of_hashes_must_have_the_hash_in_the_code(tmp_path):
+    """An edited list is refused, because the code holds the hash of the list."""
     (tmp_path / "list").write_text("ab  one_file.gz\n")
     digest = hashlib.sha256((tmp_path / "list").read_bytes()).hexdigest()
     assert _fetching.read_sums(tmp_path / "list", digest) == {"one_file.gz": "ab"}
@@ -224,7 +224,7 @@ def test_a_list_of_hashes_must_have_the_one_that_the_code_names(tmp_path):
 
 
 @pytest.mark.data
-def test_the_official_set_is_what_its_authors_say():
+def test_the_official_set_has_the_published_shapes_counts_and_moments():
     folder = data.folder()
     if missing := [name for name in data.FILES if not (folder / name).exists()]:
         pytest.skip(f"{folder} has no {', '.join(missing)}; `fathom fetch` brings them")
@@ -232,7 +232,7 @@ def test_the_official_set_is_what_its_authors_say():
     assert (train_images.shape, test_images.shape) == ((60000, 28, 28), (10000, 28, 28))
     assert np.bincount(train_labels).tolist() == [6000] * 10
     assert np.bincount(test_labels).tolist() == [1000] * 10
-    # The mean and the standard deviation that the task divides by, from integer sums.
+    # Mean and standard deviation that the task normalises by, from integer sums.
     from fathom.tasks import fashion
 
     counts = np.bincount(train_images.ravel(), minlength=256).tolist()

@@ -1,4 +1,4 @@
-"""What docs/definitions.md says of metrics and connections is what the code has."""
+"""docs/definitions.md agrees with the metrics and connections of the code."""
 
 import re
 import shutil
@@ -11,12 +11,12 @@ from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSI
 from fathom.models.connections.constraints import CONSTRAINTS
 from markdown_helpers import table
 
-# --- the document, and the command that keeps it -------------------------------------------------
+# --- the document, and the command that updates it -----------------------------------------------
 
 
 @pytest.fixture
 def files(pytestconfig, tmp_path, monkeypatch):
-    """Copies of definitions, the schema of config.yaml, the page of schemes, README and trust."""
+    """Copies of the definitions, config schema, schemes page, README and trust page."""
     root = pytestconfig.rootpath
     for name in ("docs", "workflow"):
         shutil.copytree(root / name, tmp_path / name)
@@ -30,14 +30,14 @@ def files(pytestconfig, tmp_path, monkeypatch):
             trust]  # fmt: skip
 
 
-def test_documents_are_current_and_name_every_measure(files, fathom):
+def test_documents_are_current_and_name_every_metric(files, fathom):
     assert fathom("schema", "--check")[::2] == (0, [])
     text = files[0].read_text(encoding="utf-8")
     for name in (*tasks.step_metrics(), *tasks.run_metrics()):
         assert f"`{name}`" in text
 
 
-def test_lines_altered_by_hand_are_missed(files, fathom):
+def test_hand_edited_lines_are_detected_and_restored(files, fathom):
     kept = [file.read_text(encoding="utf-8") for file in files]
     old = ("smallest finite loss", "description", "column means", "Framework or", "a run moves")
     for file, text, words in zip(files, kept, old, strict=True):

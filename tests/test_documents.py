@@ -1,4 +1,4 @@
-"""What the documents name is there: commands, options, targets, links and their anchors."""
+"""Commands, options, targets, links and anchors in the documents exist."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ def in_documents(test):
 
 
 def codes(text):
-    """What stands between backticks."""
+    """Contents of inline code spans."""
     return [token.content for token in inline(text) if token.type == "code_inline"]
 
 
@@ -35,7 +35,7 @@ def shell_lines(text):
 
 
 def commands(text, program):
-    """The arguments of every call of a program, up to what is left out (…)."""
+    """Arguments of every call of a program, up to an ellipsis (…)."""
     for line in [*codes(text), *shell_lines(text)]:
         for part in line.split("&&"):
             words = shlex.split(part) if part.count("'") % 2 == 0 else part.split()
@@ -48,7 +48,7 @@ def commands(text, program):
 
 @cache
 def studies():
-    """Of config.yaml, of the presets, and of CONTRIBUTING's examples."""
+    """Names of studies in config.yaml, the presets and the examples of CONTRIBUTING."""
     files = [PROJECT / "config.yaml", *(PROJECT / "workflow/presets").glob("*.yaml")]
     found = {
         name for f in files for name in yaml.safe_load(f.read_text(encoding="utf-8"))["studies"]
@@ -98,7 +98,7 @@ IN_CONDA = {
 
 
 def required():
-    """The lowest version of every package in pyproject.toml, by its name in conda; and the core."""
+    """(lower bounds in pyproject.toml by conda name, names of the required packages)."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = [
         *project["dependencies"],
@@ -128,9 +128,9 @@ WITH_LINKS = [*DOCUMENTS, *RENDERED, *sorted((PROJECT / "report/templates").rglo
 
 
 @pytest.mark.parametrize("document", WITH_LINKS, ids=lambda d: d.name)
-def test_every_link_leads_somewhere(document):
+def test_every_link_target_exists(document):
     text = document.read_text(encoding="utf-8")
-    if document.suffix == ".j2":  # of its links those into the definitions are the same everywhere
+    if document.suffix == ".j2":  # only its links to the definitions are fixed
         places = re.findall(
             r"\{\{ docs \}\}/definitions\.md#([\w-]+)|docs ~ \"/definitions\.md#([\w-]+)", text
         )
@@ -143,7 +143,7 @@ def test_every_link_leads_somewhere(document):
         path, _, anchor = target.partition("#")
         file = document.parent / path if path else document
         assert file.exists(), target
-        if line := re.fullmatch("L([0-9]+)", anchor):  # of a table
+        if line := re.fullmatch("L([0-9]+)", anchor):  # a line of a table
             assert int(line[1]) <= len(file.read_text(encoding="utf-8").splitlines()), target
         elif anchor:
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
@@ -156,8 +156,8 @@ def test_the_list_of_documents_has_every_page():
     assert {*docs.rglob("*.md"), PROJECT / "config/README.md"} - {docs / "README.md"} <= links
 
 
-def test_the_documents_use_the_kinds_of_reference_that_are_checked():
-    """So that no test above passes because nothing is found."""
+def test_the_documents_have_every_checked_kind_of_reference():
+    """Guard against tests above that pass because they find nothing."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
     assert len(list(commands(text, "fathom"))) > 10
     assert len(list(commands(text, "make"))) > 5

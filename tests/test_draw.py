@@ -1,4 +1,4 @@
-"""Which rows of the tables the commands that draw choose, and what they call the figures."""
+"""Table rows that the drawing commands select, and titles and hashes of their figures."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def config(tmp_path):
 
 @pytest.fixture
 def tables(tmp_path):
-    """The folder of tables: the loss on every platform is its position in PLATFORMS."""
+    """Folder of tables; the loss on each platform is its position in PLATFORMS."""
     rows = enumerate(PLATFORMS.values())
     found = {
         "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in rows)),
@@ -51,7 +51,7 @@ def tables(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What was given to be drawn: (names, title, data), and how it was kept."""
+    """Recorded calls: (figure names, title, data) of drawing, then the arguments of `keep`."""
     found = []
 
     def draw_figures(declared, title="", labels=None, depth_unit="layer", **data):
@@ -63,7 +63,7 @@ def drawn(monkeypatch):
     return found
 
 
-def test_machines_go_by_their_labels_where_there_are_several():
+def test_platform_names_include_machine_labels_if_machines_differ():
     names = ["torch-cpu-a-linux", "mlx-cuda-b-linux", "torch"]
     found = labels_of(names, {"cpu-a-linux": "an A"})
     assert [found[name] for name in names] == ["PyTorch on an A", "MLX on cuda-b-linux", "PyTorch"]
@@ -84,13 +84,13 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
     assert data["steps"]["loss"].tolist() == [value]
     assert data["summary"]["loss_final_mean"].tolist() == [value]
     assert data["score"].metric == "exact_loss"
-    assert data["mixing"] == {}  # none of its figures reads it, and no run need be there
+    assert data["mixing"] == {}  # no figure reads it, so no run has to exist
     of = f"a on {platform}"
     inputs = tuple(tables / "studies/a" / name for name in (*draw.STUDY_TABLES, DEPTHS, CELLS))
     assert kept == ({"one": "a figure"}, tmp_path / "figures", of, inputs)
 
 
-def test_trainings_of_a_ladder_are_drawn_on_the_ladder_alone(drawn, tmp_path):
+def test_ladder_runs_are_drawn_only_in_the_ladder_figure(drawn, tmp_path):
     config = config_with(tmp_path / "results", a={"ladder": {"baseline": [0.5]}})
     labels = ("baseline", "baseline_x050", "mhc")
     cells = frame(*(run(variant=label, loss_final=1.0) for label in labels))
@@ -123,7 +123,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, fathom, mistake):
+def test_a_mistake_prints_one_line_and_draws_nothing(config, tables, tmp_path, fathom, mistake):
     file = tmp_path / "config.json"
     file.write_text(config.model_dump_json(), encoding="utf-8")
     options = {"--tables": tables, "--study": "a", "--platform": "torch"}
@@ -134,7 +134,7 @@ def test_a_mistake_is_one_line_and_nothing_is_drawn(config, tables, tmp_path, fa
 
 
 def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_path):
-    """Of what is packed: another zlib packs it otherwise."""
+    """Hashes are of unpacked content, because versions of zlib pack it differently."""
     out = tmp_path / "figures"
     draw.draw_study(config, "a", Platform("torch"), tables, out, ["loss"])
     manifest = read_figure_manifest(out)

@@ -1,4 +1,4 @@
-"""Effective depth: how deep a plain network has to be to end where a variant ends."""
+"""Effective depth: number of layers at which a plain network reaches a variant's score."""
 
 import math
 
@@ -17,7 +17,7 @@ def config_of(depths=(1, 2, 4, 8), **changes):
 
 
 def runs(variant, depth, scores):
-    """A run of each seed; NaN: it diverged."""
+    """One run per seed with these scores; NaN marks a diverged run."""
     return [
         run(variant=variant, depth=depth, seed=seed, score=score,
             outcome="diverged" if math.isnan(score) else "learned")
@@ -26,7 +26,7 @@ def runs(variant, depth, scores):
 
 
 def read(plain, ours, depth=8, **changes):
-    """The row of a variant with these scores, of plain networks with these, by depth."""
+    """Table row of a variant with scores `ours`; `plain` has scores of plain networks by depth."""
     cells = runs(OURS, depth, ours)
     for at, scores in plain.items():
         cells += runs(PLAIN, at, scores)
@@ -36,30 +36,29 @@ def read(plain, ours, depth=8, **changes):
     return rows[0] if rows else None
 
 
-def test_between_two_depths_it_is_read_on_log_depth_and_log_score():
-    # The loss falls by half from 2 to 8 layers. A quarter of that way, in logarithms, is √2 layers
-    # on: 2·4^¼.
+def test_log_score_is_interpolated_over_log_depth():
+    # The loss halves from 2 to 8 layers. A quarter of that way, in logarithms, is at 2·4^¼ = 2√2.
     plain = {2: [4.0] * 3, 8: [2.0] * 3, 16: [1.0] * 3}
     found = read(plain, [4.0 * 2**-0.25] * 3)
     assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
     assert (found["answer"], found["seeds"]) == ("at", 3)
-    # Seeds that agree leave no doubt.
+    # Identical seeds give an interval of zero width.
     assert (found["low"], found["high"]) == pytest.approx((2 * math.sqrt(2),) * 2)
     assert not (found["low_open"] or found["high_open"])
 
 
-def test_a_network_that_ends_as_the_plain_one_of_its_depth_has_its_depth():
+def test_the_scores_of_a_plain_depth_give_that_depth():
     plain = {1: [4.0, 5.0, 6.0], 4: [2.0, 3.0, 2.5], 8: [1.0, 1.5, 1.2]}
     found = read(plain, plain[4])
     assert found["effective_depth"] == 4
-    # The same runs: nothing is left to chance at that depth, whatever seeds do.
+    # All differences to that depth are zero, so the interval has zero width.
     assert found["low"] == found["high"] == 4
 
 
-def test_the_interval_is_that_of_students_t_on_paired_seeds():
+def test_the_interval_is_students_t_on_paired_seeds():
     # In log10, plain less ours, by seed: at 1 layer 0.3 ± 0.1, at 4 layers −0.5 ± 0.1, then −0.9.
     noise = np.array([-0.1, 0.0, 0.1])
-    ours = np.array([0.2, 0.5, 0.1])  # common to both sides: it drops out
+    ours = np.array([0.2, 0.5, 0.1])  # common to both sides, so it cancels
     plain = {
         depth: list(10 ** (ours + gap + noise)) for depth, gap in ((1, 0.3), (4, -0.5), (16, -0.9))
     }
@@ -70,7 +69,7 @@ def test_the_interval_is_that_of_students_t_on_paired_seeds():
     assert found["high"] == pytest.approx(4 ** ((0.3 + half) / 0.8))
 
 
-def test_worse_than_the_shallowest_is_below_it_and_better_than_all_is_beyond():
+def test_scores_outside_the_plain_range_are_below_or_beyond():
     plain = {1: [4.0, 4.1, 3.9], 4: [2.0, 2.1, 1.9], 8: [1.0, 1.1, 0.9]}
     below, beyond = read(plain, [8.0, 8.1, 7.9]), read(plain, [0.5, 0.6, 0.4])
     assert (below["answer"], below["effective_depth"]) == ("below", 1)
@@ -80,26 +79,26 @@ def test_worse_than_the_shallowest_is_below_it_and_better_than_all_is_beyond():
 
 
 COUNTING = {1: 0.00034, 2: 0.00048, 3: 0.00059, 6: 0.00097, 12: 0.002, 24: 0.024, 48: 0.22}
-"""Plain networks that more layers make worse, as on the counting task."""
+"""Scores of plain networks by depth that worsen with depth, as on the counting task."""
 
 
 def spread(mean, share=0.05):
     return [mean * (1 - share), mean, mean * (1 + share)]
 
 
-def test_where_layers_do_harm_a_network_that_ends_where_one_layer_ends_has_depth_one():
+def test_if_layers_do_harm_the_score_of_one_layer_gives_depth_one():
     plain = {depth: [mean * f for f in (1.0, 0.97, 1.04)] for depth, mean in COUNTING.items()}
     found = read(plain, spread(0.00034, 0.1), depth=48)
     assert (found["answer"], found["effective_depth"], found["plain_best"]) == ("at", 1, 1)
     assert found["low_open"] and not found["high_open"]
-    assert 1 <= found["high"] < 2  # two layers are worse, and that is established
+    assert 1 <= found["high"] < 2  # two layers are significantly worse
 
 
-def test_where_layers_do_harm_what_ends_better_than_all_has_no_depth():
+def test_if_layers_do_harm_the_best_score_of_all_has_no_depth():
     plain = {depth: spread(mean) for depth, mean in COUNTING.items()}
     found = read(plain, spread(0.0001), depth=48)
     assert found["answer"] == "unknown" and math.isnan(found["effective_depth"])
-    # It ends where 12 layers end, but one does better, and that is established.
+    # It equals 12 layers, but one layer is significantly better.
     assert read(plain, spread(0.002), depth=48)["answer"] == "below"
 
 
@@ -107,13 +106,13 @@ def test_a_plain_run_that_diverged_is_worse_than_any_score():
     nan = math.nan
     plain = {1: [4.0] * 3, 2: [1.0, nan, 1.0], 4: [1.0] * 3, 8: [nan] * 3}
     found = read(plain, [2.0] * 3)
-    # Between a depth that diverges and one that is good nothing is known: it is the deeper one.
+    # Between a diverged depth and a good one nothing is known, so the deeper one is used.
     assert (found["answer"], found["effective_depth"]) == ("at", 4)
     assert (found["plain_depths"], found["plain_diverged"]) == ("1 2 4 8", "2 8")
 
 
-def test_a_depth_counts_by_the_seeds_that_both_networks_have():
-    # Three of five seeds are there at 8 layers. Our others are worse, and would move its reading.
+def test_a_depth_uses_the_seeds_common_to_both_networks():
+    # Plain has three of five seeds at 8 layers. Our other two are worse and would bias the depth.
     plain = {1: [8.0] * 5, 4: [4.0] * 5, 8: [2.0] * 3}
     ours = [2.0, 2.0, 2.0, 4.0, 4.0]
     found = read(plain, ours)
@@ -121,11 +120,11 @@ def test_a_depth_counts_by_the_seeds_that_both_networks_have():
     assert (found["effective_depth"], found["high_open"]) == (8, True)
 
 
-def test_a_depth_of_fewer_common_seeds_than_an_interval_takes_does_not_count():
+def test_a_depth_with_too_few_common_seeds_for_an_interval_is_ignored():
     plain = {1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3, 8: [1.0] * 3}
     found = read(plain, [2.0] * 3)
     assert (found["plain_depths"], found["effective_depth"]) == ("1 4 8", 4)
-    assert read({1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3}, [2.0] * 3) is None  # two are left
+    assert read({1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3}, [2.0] * 3) is None  # two depths remain
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ def test_a_depth_of_fewer_common_seeds_than_an_interval_takes_does_not_count():
         {"variants": [{"slow": {"connection": "plain", "optimizer": {"lr": 0.0001}}}, OURS]},
     ],
 )
-def test_a_study_without_a_plain_curve_has_none(changes):
+def test_a_study_without_a_plain_curve_has_no_effective_depth(changes):
     config = config_of(**changes)
     assert config.depth_control("a") is None
     cells = frame(runs(OURS, 8, [1.0] * 3), *(runs(PLAIN, d, [1.0] * 3) for d in (1, 2, 4)))
@@ -155,13 +154,13 @@ def test_the_plain_network_is_found_by_its_connection_and_not_by_its_name():
     cells = [runs("ordinary", depth, [8.0 / depth] * 3) for depth in (1, 2, 4)]
     cells += [runs(label, 8, [4.0] * 3) for label in ("slow", OURS, "longer")]
     table = effective_depth_table(config, frame(*cells))
-    # What is trained otherwise than the plain network is not set beside it.
+    # Variants trained differently from the plain network are not compared with it.
     assert table[["variant", "against", "effective_depth"]].values.tolist() == [
         [OURS, "ordinary", 2]
     ]
 
 
-def test_the_interval_holds_the_depth_whatever_the_curve():
+def test_the_interval_contains_the_depth_for_random_curves():
     rng = np.random.default_rng(0)
     for _ in range(500):
         means = rng.normal(size=5)

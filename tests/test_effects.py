@@ -15,7 +15,7 @@ QUESTION = "Does it matter?"
 
 
 def config_of(pairs, named_seeds=(), **changes):
-    """A study `a` of baseline, hc and mhc with one question, about all seeds or these."""
+    """A study `a` of baseline, hc and mhc with one question, on all seeds or on `named_seeds`."""
     contrast = {"question": QUESTION, "pairs": pairs, "seeds": named_seeds}
     return config_with(a={"contrasts": [contrast], **changes})
 
@@ -31,8 +31,8 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
     ours, theirs = [1.0, 1.5, 2.25], [2.0, 2.25, 3.5]
     found = effect_of(
         seeds("score", ours, variant="mhc"),
-        seeds("score", theirs, variant="hc")[::-1],  # by seed, and not by row
-        run(variant="hc", seed=7, score=100.0),  # no mhc of this seed
+        seeds("score", theirs, variant="hc")[::-1],  # matched by seed, not by row
+        run(variant="hc", seed=7, score=100.0),  # mhc has no run of this seed
     )
     ratios = [math.log10(a / b) for a, b in zip(ours, theirs, strict=True)]
     assert found["seeds"] == 3
@@ -44,7 +44,7 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
 
 
 def effect_of_accuracies(ours, theirs):
-    """The only row of hc_causal against resnet, of these accuracies by seed."""
+    """The only row of hc_causal against resnet, with these accuracies by seed."""
     images = {"task": "fashion", "variants": ["resnet", "hc_causal"], "model": {"width": 8}}
     config = config_of([["hc_causal", "resnet"]], **images)
     rows = seeds("score", ours, variant="hc_causal") + seeds("score", theirs, variant="resnet")
@@ -64,12 +64,12 @@ def test_an_accuracy_is_compared_in_points_and_the_higher_one_is_better(ours, ve
     assert row["high"] - row["effect"] == pytest.approx(100 * half_width(differences), rel=TOLD)
 
 
-def test_no_interval_is_wider_than_its_scale_allows():
-    # The second side has a mean of 60 %: nothing ends more than 60 points below or 40 above it.
+def test_intervals_stay_within_the_range_of_the_score():
+    # The second side's mean is 60 %, so no difference is below −60 or above 40 points.
     row = effect_of_accuracies([0.1, 0.9, 0.5], [0.6, 0.6, 0.6])
     assert half_width([-0.5, 0.3, -0.1]) > 0.9
     assert (row["low"], row["high"]) == (pytest.approx(-60), pytest.approx(40))
-    # No loss falls by more than the whole of it.
+    # No loss falls by more than 100 %.
     found = effect_of(
         seeds("score", [1e-3, 5.0, 1e-6], variant="mhc"),
         seeds("score", [1.0, 1.0, 1.0], variant="hc"),
@@ -77,7 +77,7 @@ def test_no_interval_is_wider_than_its_scale_allows():
     assert -100 < found["low"] < found["effect"] < found["high"]
 
 
-def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios_alone():
+def test_the_other_sides_mean_is_over_common_seeds_and_geometric_only_for_ratios():
     ours = seeds("score", [1.0, 1.0, 1.0], variant="mhc")
     theirs = seeds("score", [0.1, 1.0, 10.0, 1e6], variant="hc")  # seed 3 has no mhc
     for row, distance in zip(ours + theirs, [1.0] * 3 + [0.1, 1.0, 10.0, 1e6], strict=True):
@@ -87,7 +87,7 @@ def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios
     )
     assert score["against_mean"] == pytest.approx(1)
     assert score["seed_sd"] == pytest.approx(900)  # a standard deviation of a factor of ten
-    assert distance["against_mean"] == pytest.approx(11.1 / 3)  # the arithmetic one
+    assert distance["against_mean"] == pytest.approx(11.1 / 3)  # the arithmetic mean
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_the_mean_beside_an_effect_is_of_the_same_seeds_and_geometric_for_ratios
         ([1.0, 1.1, 0.9], "worse"),
         ([1.0, -0.5, 0.25], "undecided"),
         ([5.0, 5.0], "undecided"),  # two seeds have no interval
-        ([9e-6, 9.1e-6, 8.9e-6], "the same"),  # its interval excludes zero: it is rounding
-        ([9e-6, 1.1e-5, 1e-5], "worse"),  # however little
+        ([9e-6, 9.1e-6, 8.9e-6], "the same"),  # rounding, although its interval excludes zero
+        ([9e-6, 1.1e-5, 1e-5], "worse"),  # significant, although small
         ([0.0, 0.0], "undecided"),
     ],
 )
-def test_an_effect_is_significant_where_its_interval_excludes_zero(differences, expected):
+def test_an_effect_is_significant_if_its_interval_excludes_zero(differences, expected):
     found = effect_of(
         seeds("score", [1 + d for d in differences], variant="mhc"),
         seeds("score", [1.0] * len(differences), variant="hc"),
@@ -129,7 +129,7 @@ def test_sides_without_a_common_score_are_not_compared():
     assert table.empty
 
 
-def test_a_contrast_that_names_seeds_leaves_the_others_out():
+def test_a_contrast_uses_only_its_named_seeds():
     rows = frame(
         seeds("score", [1.0, 1.5, 2.25, 90.0], variant="mhc"),
         seeds("score", [2.0, 3.0, 4.5, 1.0], variant="hc"),
@@ -140,14 +140,14 @@ def test_a_contrast_that_names_seeds_leaves_the_others_out():
         table = effects_table(contrasted(named), rows)
         (row,) = table[table["metric"] == "score"].to_dict("records")
         effects[len(named)] = row["seeds"], row["effect"]
-    assert effects[3] == (3, pytest.approx(-50))  # % of the other side: half
+    assert effects[3] == (3, pytest.approx(-50))  # in % of the other side, which is twice as large
     assert effects[1] == (1, pytest.approx(8900))
     assert effects[0] == (4, pytest.approx(100 * (90 / 8) ** 0.25 - 100))  # the geometric mean
     with pytest.raises(ConfigError, match=r"contrasts\.0\.seeds: unknown seed '?7"):
         contrasted([7])
 
 
-def test_platforms_and_depths_are_compared_apart():
+def test_platforms_and_depths_are_compared_separately():
     table = effects_table(
         config_of([["mhc", "hc"]]),
         frame(
@@ -169,30 +169,30 @@ def test_extra_variants_join_the_questions_of_a_study():
     found = effects_table(config_of([["mhc", "hc"]], **extra), cells)
     pairs = [(r.question, r.variant, r.against) for r in found.itertuples()]
     assert pairs == [(QUESTION, "mhc", "hc"), (AGAINST_PLAIN, "mine", "baseline")]
-    # Without questions of the study's own, it is one of the variants.
+    # Without questions in the study, an extra variant is compared like any other.
     found = effects_table(config_with(a=extra), cells)
     assert list(found["variant"]) == ["hc", "mhc", "mine"]
 
 
-# --- what many contrasts cost ---------------------------------------------------------------------
+# --- precision, and several contrasts -------------------------------------------------------------
 
 
 def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
-    # The processors that this runs on differ in the last digit of a logarithm, of 1e-16.
+    # Processors differ in the last digit of a logarithm, 1e-16.
     ours, theirs = [0.5 * (1 + k * 1e-9) for k in (3, 4, 5)], [0.5, 0.5, 0.5]
     found = effect_of(seeds("score", ours, variant="mhc"), seeds("score", theirs, variant="hc"))
     exact = sum(Fraction(value) - Fraction(0.5) for value in ours) / 3
     assert found["effect"] == pytest.approx(100 * float(exact) / 0.5, rel=1e-8)
 
 
-def test_of_many_contrasts_each_takes_stronger_evidence():
-    """Holm: a p of 0.03 is enough for one question, and not for two beside a p of 0.04."""
+def test_more_contrasts_require_stronger_evidence():
+    """Holm: p = 0.036 is significant for one comparison, but not for two with this p."""
     half = T975[2] / math.sqrt(3)
 
     def table(pairs):
         cells = frame(
             *(
-                # On a scale twice as wide p is the same.
+                # Doubling all logarithms does not change p.
                 seeds("score", [10 ** (k * (half * 1.2 + d)) for d in (-1, 0, 1)], variant=variant)
                 for k, variant in ((1, "mhc"), (2, "baseline"))
             ),
@@ -209,11 +209,11 @@ def test_of_many_contrasts_each_takes_stronger_evidence():
     assert [row["p_holm"] for row in both] == pytest.approx([2 * alone["p"]] * 2)
     assert [row["verdict"] for row in both] == ["undecided"] * 2
     assert both[0]["seeds_needed"] > alone["seeds_needed"]
-    twice = table([["mhc", "hc"], ["mhc", "hc"]])  # one comparison, asked for by two questions
+    twice = table([["mhc", "hc"], ["mhc", "hc"]])  # one comparison in two questions
     assert [row["p_holm"] for row in twice] == [alone["p"]] * 2
 
 
-def test_a_single_stream_has_no_effect_on_numbers_of_matrices():
+def test_a_single_stream_is_not_compared_on_metrics_of_matrices():
     values = {"score": [1.0, 1.1, 1.2], "amax_backward_log10_final": [0.0, 0.0, 0.0]}
     rows = [
         run(seed=seed, variant=variant, **{name: found[seed] for name, found in values.items()})
@@ -231,7 +231,7 @@ def test_a_single_stream_has_no_effect_on_numbers_of_matrices():
 def in_steps(ours, theirs, pair=("mhc", "hc"), **changes):
     """The row of a pair whose sides have these step multipliers, seed by seed.
 
-    The plain network loses a nat with each doubling of its steps. Seeds differ by a tenth.
+    The plain network's score falls by 1 nat per doubling of its steps. Seeds differ by 0.1 nats.
     """
     config = config_of([list(pair)], ladder={"baseline": [0.5, 2]}, **changes)
     levels = [3 + seed / 10 for seed in range(len(ours))]
@@ -264,7 +264,7 @@ ONES = [1.0] * 5
     ("ours", "theirs", "pair", "verdict"),
     [
         ([1.01, 1.02, 0.99, 0.98, 1.0], ONES, ("mhc", "baseline"), "equivalent"),
-        # What both sides share, seed by seed, does not count.
+        # Variation common to both sides of a seed cancels.
         ([1.3, 1.1, 0.7, 0.9, 1.5], [1.31, 1.09, 0.71, 0.89, 1.5], ("mhc", "hc"), "equivalent"),
         ([1.09, 1.0, 0.92, 0.96, 1.05], ONES, ("mhc", "baseline"), "undecided"),
         ([1.02, 1.021, 1.02, 1.019, 1.02], ONES, ("mhc", "baseline"), "better"),
@@ -282,7 +282,7 @@ def test_variants_are_equivalent_within_5_percent_of_the_steps(ours, theirs, pai
     assert row["multiplier_high"] == pytest.approx(math.exp(mean + half), rel=1e-6)
 
 
-def test_a_seed_outside_of_the_ladder_says_nothing_of_equivalence():
+def test_a_seed_outside_the_ladder_leaves_equivalence_undecided():
     row = in_steps([1.01, 1.02, 0.99, 0.98, 2.1], [1.0, 1.0, 1.0, 1.0, 2.1], ("mhc", "hc"))
     assert (row["verdict"], row["ladder"]) == ("undecided", "baseline")
     assert math.isnan(row["multiplier"])
@@ -291,7 +291,7 @@ def test_a_seed_outside_of_the_ladder_says_nothing_of_equivalence():
 def test_without_a_common_ladder_nothing_is_equivalent():
     ours = [1.01, 1.02, 0.99, 0.98, 1.0]
     faster = ["baseline", "hc", {"mhc": {"connection": "mhc", "optimizer": {"lr": 0.01}}}]
-    row = in_steps(ours, ONES, variants=faster)  # it does not train as the ladder does
+    row = in_steps(ours, ONES, variants=faster)  # its training differs from the ladder's
     assert (row["verdict"], row["ladder"]) == ("undecided", "")
     assert in_steps([1.0, 1.0], [1.0, 1.0], ("mhc", "baseline"))["verdict"] == "undecided"
 
@@ -300,7 +300,7 @@ RATES = (0.001, 0.002, 0.004)
 
 
 def at_best_rates(rates=RATES, **scores):
-    """Rows at the best rates, of scores by connection, rate by rate and seed by seed.
+    """Comparisons at the best rates; `scores` are by connection, then by rate and seed.
 
     `wide` is the plain network with a wider MLP.
     """
@@ -321,7 +321,7 @@ def at_best_rates(rates=RATES, **scores):
     return table[table["question"] == AT_BEST_RATE].to_dict("records")
 
 
-def test_each_connection_is_compared_at_the_best_of_its_own_rates():
+def test_each_connection_is_compared_at_its_own_best_rate():
     plain = [[2.0, 2.2, 2.1], [1.0, 1.1, 1.2], [3.0, 3.0, 3.0]]
     lower_but_diverged = [0.1, 0.1, math.nan]
     (row,) = at_best_rates(
@@ -333,35 +333,35 @@ def test_each_connection_is_compared_at_the_best_of_its_own_rates():
     assert row["verdict"] == "better"
 
 
-def test_no_run_takes_part_in_the_choice_of_its_own_rate():
-    # Geometric means of the other two seeds, rate by rate: of seed 0: 4, 3, 9; so rate 1 is its
-    # best. Of seeds 1 and 2: 2, √24, 9; so rate 0 is theirs.
+def test_the_rate_of_a_seed_is_chosen_from_the_other_seeds():
+    # Geometric means of the other two seeds by rate: 4, 3, 9 for seed 0, so it takes rate 1;
+    # 2, √24, 9 for seeds 1 and 2, so they take rate 0.
     mhc = [[1.0, 4.0, 4.0], [8.0, 3.0, 3.0], [9.0, 9.0, 9.0]]
     plain = [[9.0] * 3, [2.0, 2.0, 2.0], [9.0] * 3]
     (row,) = at_best_rates(baseline=plain, mhc=mhc)
     ratios = [8.0 / 2, 4.0 / 2, 4.0 / 2]  # the chosen runs of seeds 0, 1, 2
     assert row["effect"] == pytest.approx(100 * (math.prod(ratios) ** (1 / 3) - 1))
-    assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")  # what most seeds choose
+    assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")  # the choice of most seeds
     assert row["at_edge"] == "mhc_0"
-    # With the rate of the best mean over all seeds, mhc_0, it would be ∛2.
+    # The rate with the best mean over all seeds, mhc_0, would give a ratio of ∛2.
     assert row["effect"] != pytest.approx(100 * (2.0 ** (1 / 3) - 1))
 
 
-def test_the_best_rate_is_chosen_over_seeds_that_all_rates_have():
-    five = [1.0, 1.0, 1.0, 9.0, 9.0]  # worse in the mean over all of its seeds
+def test_the_best_rate_is_chosen_over_seeds_common_to_all_rates():
+    five = [1.0, 1.0, 1.0, 9.0, 9.0]  # a worse mean over all five seeds
     (row,) = at_best_rates(
         baseline=[[2.0] * 3, five, [3.0] * 3], mhc=[[2.0] * 3, [1.5] * 3, [3.0] * 3]
     )
     assert (row["against"], row["at_edge"], row["seeds"]) == ("baseline_1", "", 3)
 
 
-def test_a_wider_plain_network_is_no_connection():
+def test_a_wider_plain_network_is_not_compared_as_a_connection():
     plain, wide = [[2.0] * 3, [1.0] * 3, [3.0] * 3], [[0.5] * 3] * 3
     (row,) = at_best_rates(baseline=plain, wide=wide, mhc=[[1.5] * 3] * 3)
     assert (row["variant"], row["against"]) == ("mhc_0", "baseline_1")
 
 
-def test_nothing_is_compared_of_one_seed_of_two_rates_or_of_a_plain_network_at_one():
+def test_one_seed_two_rates_or_no_plain_network_give_no_comparison():
     assert not at_best_rates(baseline=[[2.0]] * 3, mhc=[[1.0]] * 3)
     assert not at_best_rates((0.001, 0.002), baseline=[[1.0] * 3] * 2, mhc=[[2.0] * 3] * 2)
     assert not at_best_rates(hc=[[1.0] * 3] * 3, mhc=[[2.0] * 3] * 3)

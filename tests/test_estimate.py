@@ -1,4 +1,4 @@
-"""Estimates by hand; and the lines of progress that a training prints."""
+"""Time of a training step: the assumed one by hand, and the timed one with a fake clock."""
 
 import pytest
 
@@ -14,17 +14,17 @@ def specs_of(**changes):
     return [config.spec(cell) for cell in config.cells()]
 
 
-def test_a_step_is_assumed_to_take_its_layers_and_its_products():
+def test_the_assumed_time_of_a_step_counts_layers_and_products():
     (spec,) = specs_of(depths=[4], backends=["torch"])
-    # 8 sequences of 8 tokens. A layer: 4 D² + 2 D F + 2 T D with D 16, F 32, T 8; then 16 × 64.
+    # Products of each of 64 tokens: 4 D² + 2 D F + 2 T D per layer (D 16, F 32, T 8), then 16 × 64.
     forward = 2 * 64 * (4 * (1024 + 1024 + 256) + 1024)
     assert assumed_step_seconds(spec) == pytest.approx(
         4 * LAYER_SECONDS + 3 * forward / OPERATIONS_PER_SECOND
     )
 
 
-def test_a_timed_step_is_none_that_compiles_or_goes_without_a_graph(backend, monkeypatch):
-    """A clock by hand: the first step takes 100 s, the next three 0.5 s, all others 0.25 s."""
+def test_timing_skips_steps_that_compile_or_run_without_a_graph(backend, monkeypatch):
+    """Fake clock: the first step takes 100 s, the next three 0.5 s, all others 0.25 s."""
     name = backend.device.framework
     (spec,) = specs_of(depths=[2], backends=[name], a={"steps": 9})
     clock = [0.0]

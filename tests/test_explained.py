@@ -1,6 +1,6 @@
-"""Numbers and pictures of docs/explained, docs/history and docs/how-numbers-are-made, recomputed.
+"""Recompute pictures and numbers of docs/explained and of the pages with measured numbers.
 
-By hand, in closed form, or by the textbook networks of `naive`, not by the code under test.
+Sources are closed forms, the textbook networks of `naive` and the kept result.
 """
 
 import csv
@@ -31,9 +31,9 @@ from param_helpers import parameters_of
 DOCS = PROJECT / "docs"
 PICTURES = DOCS / "images" / "explained"
 RHO = math.e + 3 / math.e
-"""The row sum of exp(2·I − 1) for four streams."""
+"""Row sum of exp(2·I − 1) for four streams."""
 FORGETS = (math.e - 1 / math.e) / RHO
-"""What Sinkhorn's matrix of it leaves of a difference."""
+"""Factor by which Sinkhorn's matrix of exp(2·I − 1) scales a difference between streams."""
 NEAR_IDENTITY = math.exp(-8)
 
 
@@ -47,11 +47,11 @@ def found(config):
     return explained(config)
 
 
-# --- the same, computed otherwise ---------------------------------------------------------------
+# --- independent computation --------------------------------------------------------------------
 
 
 def sizes_by_naive(config, study, depth, variant):
-    """Root mean squares of what each wrapped function reads, over that of the first."""
+    """Root mean square of each wrapped function's input relative to the first's, [L]."""
     spec = config.spec(Cell(study, depth, variant, "torch", 0))
     by_block = spec.model.wrap == "block"
     read = []
@@ -64,7 +64,7 @@ def sizes_by_naive(config, study, depth, variant):
                 return original(p, x, model)
 
             patch.setattr(naive, name, recording)
-        # Static: the same for every token, so once for each layer is enough.
+        # Static coefficients are the same for every token, so compute them once per layer.
         of_layer, known = naive.coefficients, {}
         patch.setattr(
             naive,
@@ -86,7 +86,7 @@ def sizes_by_naive(config, study, depth, variant):
 
 @pytest.fixture(scope="module")
 def sizes(config):
-    """Of the demo's networks by variant, and of the papers' baseline."""
+    """Input sizes of the demo's networks by variant, and of the papers' baseline."""
     study, depth, variants = BLOCKS
     by_variant = {variant: sizes_by_naive(config, study, depth, variant) for variant in variants}
     return {**by_variant, "sub-layers": sizes_by_naive(config, *SUBLAYERS[:2], "baseline")}
@@ -95,35 +95,35 @@ def sizes(config):
 LEFT = {
     "hc_paper": lambda n: 1.0,
     "krom_hc": lambda n: math.tanh(4) ** n,  # 2p − 1 of p = σ(8)
-    # All permutations together take every difference away, so those but the identity give −1.
+    # The sum of all permutations removes every difference, so all but the identity give −1.
     "mhc_lite": lambda n: ((1 - NEAR_IDENTITY) / (1 + 23 * NEAR_IDENTITY)) ** n,
     "circulant_mhc": lambda n: (1 - 2 / 48) ** n,
     "mhc": lambda n: FORGETS**n,
     "mhc_paper": lambda n: 0.0,
 }
-"""What is left of a difference between streams after n matrices."""
+"""Remaining share of a difference between streams after n matrices."""
 
 
 # --- pictures -----------------------------------------------------------------------------------
 
 
-def test_pictures_that_are_kept_are_those_of_today(tmp_path, monkeypatch):
+def test_kept_pictures_equal_newly_drawn_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(PROJECT)
     cli.main(["explain", "--out", str(tmp_path)])
     assert {file.name for file in tmp_path.iterdir()} == {file.name for file in PICTURES.iterdir()}
     for file in tmp_path.iterdir():
         kept, today = map(matplotlib.image.imread, (PICTURES / file.name, file))
         assert kept.shape == today.shape, "run: fathom explain"
-        # Another matplotlib smooths letters otherwise; a curve that moves is more than that.
+        # Versions of matplotlib smooth letters differently; a moved curve exceeds the tolerance.
         assert np.abs(kept - today).mean() < 0.003, f"{file.name}: run: fathom explain"
 
 
-def test_signal_is_what_textbook_networks_read(found, sizes):
+def test_signal_sizes_equal_those_in_textbook_networks(found, sizes):
     for variant in ("baseline", "hc", "mhc"):
         assert found.blocks[variant].sizes == pytest.approx(sizes[variant], rel=1e-9)
     baseline = found.sublayers["baseline"].sizes
     assert baseline == pytest.approx(sizes["sub-layers"], rel=1e-9)
-    # The norms' eps, relative to streams four times as large; the papers' mHC also has its φ.
+    # Deviations by the norms' eps on streams four times as large; the papers' mHC also has φ.
     assert found.sublayers["hc_paper"].sizes == pytest.approx(baseline, rel=1e-4)
     assert found.sublayers["mhc_paper"].sizes == pytest.approx(baseline, rel=2e-3)
 
@@ -134,7 +134,7 @@ def test_signal_is_what_textbook_networks_read(found, sizes):
      ("hc", RHO, "mhc")],
 )  # fmt: skip
 def test_products_by_their_eigenvalues(found, variant, total, left):
-    """A matrix a·I + b·J of four streams: powers have (ρ^n + 3·σ^n)/4 and (ρ^n − σ^n)/4."""
+    """Powers of a·I + b·J are (ρ^n + 3·σ^n)/4 on the diagonal and (ρ^n − σ^n)/4 off it."""
     products = {**found.sublayers, **found.blocks}[variant].products
     for n in COUNTS:
         shares = np.full((4, 4), (1 - LEFT[left](n)) / 4) + LEFT[left](n) * np.eye(4)
@@ -160,8 +160,7 @@ def plain(page):
 
 
 def measured_numbers(config):
-    """By page: pieces of text with the numbers that the kept result gives; what is true of
-    mathematics alone does not change."""
+    """Expected text by page with numbers of the kept result, without purely mathematical ones."""
     return {
         "explained/for-everyone.md": [
             f"`mhc` with 48 layers ends at {kept_mean('depth-mlx', 48, 'mhc', 'score'):.5f}",
@@ -229,7 +228,7 @@ def measured_numbers(config):
 
 
 def lines_of_speed():
-    """The table of docs/speed.md."""
+    """Rows of the table of docs/speed.md."""
     variants = (
         "hc_paper", "mhc_paper", "deepseek_v4", "deepseek_v41", "hy_v4",
         "attn_res_block", "attn_res", "inkling2",
@@ -330,7 +329,7 @@ def accuracies(study):
 
 
 def of_runs(metric, *steps):
-    """A metric of every run of HC with static coefficients in `unrolled`."""
+    """Values of a metric over runs of HC with static coefficients in `unrolled`."""
     runs = kept_rows("cells", study="unrolled", variant="hc_paper_static")
     found = [float(run[metric]) for run in runs if int(run["depth"]) in steps]
     assert len(found) == 5 * len(steps)
@@ -338,7 +337,7 @@ def of_runs(metric, *steps):
 
 
 def by_rate():
-    """The factors by which the demo's mHC ends below the plain network, at each rate."""
+    """Range over rates of the factor by which the demo's mHC ends below the plain network."""
     found = {
         row["variant"]: 1 / (1 + float(row["effect"]) / 100)
         for row in kept_rows("effects", study="learning-rate", metric="score", verdict="better")
@@ -350,19 +349,19 @@ def by_rate():
 
 
 def size(config, steps, variant):
-    """Parameters of a cell of `unrolled`."""
+    """Number of parameters of a cell of `unrolled`."""
     spec = config.spec(Cell("unrolled", steps, variant, "torch", 0))
     return sum(value.size for value in parameters_of(spec).values())
 
 
 def gains():
-    """What ends significantly better than the plain network, but for counting."""
+    """Sentences on significant gains over the plain network, except on counting."""
     found = [
         row
         for row in kept_rows("effects", against_plain=True, verdict="better")
-        # All of these count, but the last, which has no connection but the plain one.
+        # All of these are on counting, except the last, which has only plain connections.
         if not row["study"].startswith(("depth-", "learning-rate", "ingredients", "fashion-recipe"))
-        and "accumulate" not in row["differs_in"]  # four batches for one
+        and "accumulate" not in row["differs_in"]  # four batches per step
     ]
     assert len(found) == 39  # "thirty-nine comparisons"
     cells, gains_of = defaultdict(list), defaultdict(list)
@@ -476,7 +475,7 @@ RELEASES = {
 
 
 def steps_of_releases():
-    """The released connections whose step takes the least and the most time."""
+    """Text on the released connections with the shortest and the longest step."""
     rows = [worth_on_text(variant) for variant in RELEASES]
     assert all(float(row["net"]) < 1 for row in rows)
     assert {row["seeds"] for row in rows} == {"5"}
@@ -504,7 +503,7 @@ def gain_at(study, design, sign=1):
 
 
 def of_sizes():
-    """What for-researchers.md says of other sizes."""
+    """Sentences of for-researchers.md on other sizes."""
     places = {
         "C 32, 12": "c32",
         "C 64, 6": "6-layers",
@@ -566,12 +565,12 @@ def of_sizes():
 
 
 def largest_rate_of(variant, depth, **keys):
-    """The row of stability.csv, of a variant beside the plain network or another one."""
+    """First row of stability.csv for a variant at a depth with these values."""
     return kept_rows("stability", variant=variant, depth=depth, **keys)[0]
 
 
 def of_rates():
-    """What for-researchers.md says of the largest rates that train."""
+    """Sentences of for-researchers.md on the largest rates that train."""
     beside = [
         largest_rate_of("mhc_cycle", depth, against="mhc_cycle_free") for depth in (48, 24, 12)
     ]
@@ -592,22 +591,22 @@ def of_rates():
 
 
 def worth_on_text(variant):
-    """The row of a connection of 12 layers on text, all at one rate."""
+    """Row of worth.csv for a variant of 12 layers on text, with all variants at one rate."""
     return only("worth", study="released", depth=12, variant=variant, rate="one rate")
 
 
 def saved(variant, end="multiplier", unit=" %"):
-    """The share of the plain network's steps that it saves."""
+    """Share of the plain network's steps that a variant saves on text, in %."""
     return f"{100 * (1 - 1 / float(worth_on_text(variant)[end])):.0f}{unit}"
 
 
 def more(variant, column="cost"):
-    """By how much a cost, or the multiplier, lies above one, or below."""
+    """Absolute difference of a cost or the multiplier from one, in %."""
     return f"{100 * abs(float(worth_on_text(variant)[column]) - 1):.0f} %"
 
 
 def step_ratio(variant, study="released"):
-    """How many times as long as plain's a step takes: the median over turns, where it is there."""
+    """Step time relative to plain: the recorded median over turns, or else from `seconds`."""
     timed = {
         row["variant"]: row for row in rows_of("benchmarks/step_times.csv", study=study, width=64)
     }
@@ -616,12 +615,12 @@ def step_ratio(variant, study="released"):
 
 
 def pictures(variant, study="fashion-streams", depth=100):
-    """Of a hundred, how many are named right."""
+    """Number of correctly classified pictures out of 100."""
     return f"{100 * kept_mean(study, depth, variant, 'test_accuracy'):.0f}"
 
 
 def differing(variant, digits):
-    """The range over seeds of what differs between streams, in `ingredients` on PyTorch."""
+    """Range over seeds of the largest stream difference in `ingredients` on PyTorch, in %."""
     runs = kept_rows("cells", study="ingredients", variant=variant, backend="torch")
     found = [100 * float(run["stream_difference_max"]) for run in runs]
     return f"{min(found):.{digits}f} % to {max(found):.{digits}f} %"
@@ -649,24 +648,24 @@ def rows_of(file, **keys):
 
 
 def kept_mean(study, depth, variant, metric):
-    """A mean over seeds of the kept result, on PyTorch."""
+    """Mean of a metric over seeds in the kept result, on PyTorch."""
     return float(kept(study, depth, variant)[f"{metric}_mean"])
 
 
 def kept(study, depth, variant):
-    """The row of a cell in the kept result, on PyTorch; of several devices, on a CPU."""
+    """Summary row of a cell in the kept result on PyTorch; the CPU's if devices are several."""
     rows = kept_rows("summary", study=study, depth=depth, variant=variant, backend="torch")
     (row,) = [row for row in rows if row["platform"].startswith("torch-cpu")] or rows
     return row
 
 
-def test_the_measured_numbers_of_a_page_are_those_of_the_kept_result(config):
+def test_measured_numbers_of_a_page_equal_the_kept_result(config):
     for page, pieces in measured_numbers(config).items():
         text = plain(page)
         assert [piece for piece in pieces if piece not in text] == [], page
 
 
-def test_the_students_program_prints_what_it_says():
+def test_the_students_program_prints_the_stated_numbers():
     (program,) = code_of("explained/for-students.md", "python")
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -679,7 +678,7 @@ def test_the_students_program_prints_what_it_says():
 
 
 def code_of(page, language):
-    """The fenced blocks of a language."""
+    """Fenced code blocks of a page in a language."""
     text = (DOCS / page).read_text(encoding="utf-8")
     fences = (token for token in parsed(text) if token.type == "fence")
     return [fence.content for fence in fences if fence.info == language]
@@ -687,7 +686,7 @@ def code_of(page, language):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("both_backends")  # the page trains on both
-def test_the_number_that_is_followed_comes_out_as_the_page_says(tmp_path):
+def test_the_commands_of_the_page_reproduce_its_number(tmp_path):
     for name in ("config.yaml", "report", "docs"):
         (tmp_path / name).symlink_to(PROJECT / name)
     shown = shell("\n".join(code_of("how-numbers-are-made.md", "sh")), tmp_path)
@@ -700,13 +699,13 @@ def test_the_number_that_is_followed_comes_out_as_the_page_says(tmp_path):
     finals = [rows(f"torch/seed{seed}")[-1] for seed in range(3)]
     mean = math.prod(finals) ** (1 / 3)
     (sentence,) = re.findall(r"The final losses of the three seeds [^.]*(?:\.\d[^.]*)*", text)
-    # Another processor rounds otherwise.
+    # Processors round differently.
     printed = [float(number) for number in re.findall(r"0\.\d+", sentence)]
     assert [*finals, mean] == pytest.approx(printed, abs=0.002)
     starts = [rows(place)[0] for place in ("torch/seed0", "mlx/seed0", "torch/seed1")]
     assert starts[0] == pytest.approx(starts[1], rel=1e-6)
     assert abs(starts[0] - starts[2]) > 1e-3
-    # The file's hash, as sha256sum and as the manifest have it.
+    # The file's hash from sha256sum equals the manifest's.
     (by_hand,) = re.findall(r"^([0-9a-f]{64})  ", shown, re.MULTILINE)
     assert f'"sha256": "{by_hand}"' in shown
     with (tmp_path / "results/tables/verdicts.csv").open() as file:

@@ -1,4 +1,4 @@
-"""Figures: the numbers that they draw, by hand; what they say; the same bytes."""
+"""Figures: drawn numbers by hand, their text, and reproducible bytes."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.1, "higher", 1.
 
 
 def rows_of(table, *columns):
-    """A frame as tuples, NaN as None."""
+    """Rows of a frame as tuples, with None for NaN."""
     chosen = table[list(columns)].astype(object)
     return list(chosen.where(chosen.notna(), None).itertuples(index=False, name=None))
 
@@ -67,15 +67,15 @@ FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} 
     ("study", "names"),
     [
         ({}, [*CURVES, DEPTH]),
-        ({"depths": [4, 8]}, CURVES),  # of two depths no curve
+        ({"depths": [4, 8]}, CURVES),  # two depths are no curve
         ({"contrasts": PAIRS}, ["effects", "variants", *CURVES, DEPTH]),
-        # A doubly stochastic matrix has the same gain at every depth; the rate says all of a study.
+        # A doubly stochastic matrix has the same gain at every depth; the rate replaces contrasts.
         ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES[:3]]),
         ({"variants": ["baseline", BESIDE, *FAST], "contrasts": []}, ["effects", "variants"]),
         ({"variants": MANY}, ["effects", "variants"]),
         ({"depths": [4]}, CURVES[:3]),
         ({"variants": ["baseline", "hc", "mhc", "hc_paper"]}, ["frontier", *CURVES, DEPTH]),
-        # The trainings of a ladder are no variants to draw.
+        # Ladder runs are not drawn as variants.
         ({"ladder": {"baseline": [1 + i / 100 for i in range(1, 12)]}},
          ["worth", "ladder", *CURVES, DEPTH]),
         (IMAGES, [*PICTURES, "mixing_matrix", DEPTH]),
@@ -91,7 +91,7 @@ def test_figures_of_a_study(tmp_path, study, names):
 # --- against step ---------------------------------------------------------------------------------
 
 
-def test_a_course_is_the_geometric_mean_and_its_range():
+def test_a_curve_is_the_geometric_mean_and_range_over_seeds():
     steps = frame(
         curve([1.0, 10.0], seed=0), curve([10.0, 10.0], seed=1), curve([100.0, 80.0], seed=2)
     )
@@ -110,14 +110,14 @@ def test_a_course_is_the_geometric_mean_and_its_range():
 @pytest.mark.parametrize(
     ("other", "geometric", "kept"),
     [
-        ([3.0, 3.0, NAN, NAN], True, [0, 1]),  # a mean over the survivors would flatter
+        ([3.0, 3.0, NAN, NAN], True, [0, 1]),  # a mean over surviving seeds would be too good
         ([3.0, INF, 3.0, 3.0], False, [0, 2, 3]),
-        ([3.0, 0.0, 3.0, 3.0], True, [0, 2, 3]),  # it has no logarithm
+        ([3.0, 0.0, 3.0, 3.0], True, [0, 2, 3]),  # zero has no logarithm
         ([3.0, 0.0, 3.0, 3.0], False, [0, 1, 2, 3]),
     ],
     ids=["diverged", "infinite", "zero of a logarithm", "zero"],
 )
-def test_a_course_has_the_steps_at_which_every_seed_is_finite(other, geometric, kept):
+def test_a_curve_has_the_steps_at_which_every_seed_is_finite(other, geometric, kept):
     steps = frame(curve([4.0, 3.0, 2.0, 1.0]), curve(other, seed=1))
     found = frames.over_seeds(steps, "step", "loss", geometric=geometric)
     assert found["step"].tolist() == kept
@@ -135,7 +135,7 @@ def test_a_course_has_the_steps_at_which_every_seed_is_finite(other, geometric, 
     ],
     ids=["logits", "gradient", "H_res", "no gain", "not evaluated"],
 )  # fmt: skip
-def test_where_and_in_what_a_run_stops_being_finite(rows, said):
+def test_the_first_nonfinite_step_and_quantity_of_a_run(rows, said):
     steps = frame(curve([4.0] * 3)).assign(**rows)
     assert frames.first_nonfinite(steps) == said
 
@@ -148,14 +148,14 @@ def diverged(variant="hc", depth=8, seed=0, **values):
 
 
 @pytest.mark.parametrize(("lower", "best"), [(True, ["a", "c"]), (False, ["b", "d"])])
-def test_on_the_frontier_nothing_is_both_cheaper_and_better(lower, best):
+def test_no_variant_is_cheaper_and_better_than_one_on_the_frontier(lower, best):
     rows = [("b", 1, 5.0), ("a", 1, 3.0), ("c", 2, 1.0), ("d", 3, 6.0), ("e", 2, NAN)]
     points = pd.DataFrame(rows, columns=["variant", "cost", "mean"])
     assert frames.frontier(points, "cost", lower=lower) == best
 
 
-def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
-    """Time is that of the training: a step of mhc takes three times as long, at half the steps."""
+def test_costs_are_relative_to_plain_at_the_most_common_depth():
+    """Time is training time: mhc takes half the steps at three times the time per step."""
     cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant, steps=steps)
                     for i, (variant, depth, steps) in enumerate(
                         [("mine", 4, 80), ("mhc", 4, 40), ("hc", 4, 80), ("mine", 8, 80)])),
@@ -173,12 +173,12 @@ def test_costs_are_beside_those_of_the_plain_network_at_the_depth_of_most():
     assert without.attrs["unit"] == "mhc"  # the fastest
 
 
-def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():
+def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
     cells = frame(
         run("mhc", gain_final=1.0, gain_first=0.5, score=2.0),
         diverged(gain_first=2.5), diverged(seed=1, gain_first=2.5, gain_final=9.0, score=1.0),
-        run("causal", score=3.0),  # it has no gain, and has not failed
-        diverged("v1", score=0.4),  # its gradient may have exploded
+        run("causal", score=3.0),  # it has no gain, but has not failed
+        diverged("v1", score=0.4),  # it has a score; its gradient may have exploded
     )  # fmt: skip
     summary = summary_table(cells)
     columns = ("variant", "mean", "failed")
@@ -195,7 +195,7 @@ def test_a_group_with_a_run_that_failed_has_no_mean_of_the_others():
 
 
 def test_final_scores_by_hand():
-    """0.5, 1 and 2: geometric mean 1, mean 3.5/3; the worst outcome of the seeds counts."""
+    """0.5, 1 and 2 have geometric mean 1 and mean 3.5/3; the worst outcome over seeds counts."""
     sweep = frame(
         seeds("score", [0.5, 1.0, 2.0], depth=4),
         seeds("score", [0.5], depth=4, backend="mlx", machine="a-gpu"),
@@ -212,7 +212,7 @@ def test_final_scores_by_hand():
     )
     assert frames.final_scores(sweep, geometric=False)["mean"].iloc[0] == pytest.approx(3.5 / 3)
     assert not any(found["seeds"])
-    # 0.1 to 1.1 is more than a decade: no mean, but each seed.
+    # 0.1 to 1.1 is more than a decade, so each seed replaces the mean.
     split = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=True)
     assert math.isnan(split["mean"].iloc[0])
     assert split["seeds"].iloc[0] == [0.1, 1.1]
@@ -230,7 +230,7 @@ MATRIX, WEIGHTS = np.array([[3.0, 1.0], [2.0, 6.0]]), np.array([[1.0, 0.0], [0.2
 
 
 def matrix_files(folder, **matrices):
-    """A file of matrices for each variant: the cells that have them."""
+    """Write a file of matrices for each variant; return their cells."""
     cells = [Cell("images", 2, variant, "torch", 5) for variant in matrices]
     for cell, arrays in zip(cells, matrices.values(), strict=True):
         file = mixing_file(cell, folder)
@@ -239,7 +239,7 @@ def matrix_files(folder, **matrices):
     return cells
 
 
-def test_mixing_is_the_whole_matrix_and_the_weights_of_variants_that_mix_over_depth(tmp_path):
+def test_mixing_has_matrix_and_weights_of_variants_that_mix_over_depth(tmp_path):
     cells = matrix_files(
         tmp_path,
         plain={"mixing": MATRIX, "weights": WEIGHTS},
@@ -269,9 +269,9 @@ OPTIONAL = ("stream_similarity", "stream_embedding_similarity", "gate_first", "g
 
 
 def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
-    """Everything that figures of a study read: the last variant lacks what is optional.
+    """All data that figures of a study read; the last variant lacks optional metrics.
 
-    `value`: instead of every metric of the task's.
+    `value` replaces every metric of the task.
     """
     variants = VARIANTS.get(task, ("baseline", "mhc"))
     own = [*tasks.load(task).step_metrics, *OPTIONAL]
@@ -358,9 +358,9 @@ JUDGING = ("score", "score_against_rate", "score_against_depth", "variants")
 
 
 def all_figures(task="tokens", only=(), labels=None, **changes):
-    """Every declared figure but those of docs/explained, and what the task names, drawn.
+    """Draw every declared figure except those of docs/explained, and the task's figures.
 
-    `only`: these of them. `labels`: what people read for names.
+    `only` selects figures by name. `labels` are display names of variants and backends.
     """
     declared = {name: d for group in ("overview", "study") for name, d in
                 figures_of(group).items()}  # fmt: skip
@@ -374,7 +374,7 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "depths", "only"),
-    [  # all of them for `text`; of the others what they name, and where higher scores are better
+    [  # all for `text`; the others draw their own, and fashion scores, where higher is better
         ("tokens", (4, 8), tasks.presentation("tokens").figures),
         ("fashion", (4, 8), (*tasks.presentation("fashion").figures, *JUDGING)),
         ("text", (1, 2, 4, 8, 32), ()),
@@ -405,13 +405,13 @@ READ = {"baseline": "plain", "v1": "an arm", "v3": "another arm", "mhc": "the de
 
 
 @pytest.mark.parametrize("changes", quick_ones(CASES, "nan from step 1"))
-def test_every_figure_is_drawn_from_extreme_tables_and_says_neither_nan_nor_a_code_name(changes):
+def test_figures_of_extreme_tables_show_neither_nan_nor_code_names(changes):
     code_name = re.compile(rf"\b({'|'.join(READ)})\b")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = all_figures("text", labels=READ, **changes)
         for name, page in found.items():
-            page.set_layout_engine("none")  # it takes longer than all else, and moves no words
+            page.set_layout_engine("none")  # the layout is slow and does not change text
             page.draw_without_rendering()
             said = [text.get_text() for text in page.findobj(Text)]
             assert not [words for words in said if re.search(r"\b(nan|inf)\b", words, re.I)], name
@@ -420,7 +420,7 @@ def test_every_figure_is_drawn_from_extreme_tables_and_says_neither_nan_nor_a_co
 
 
 @pytest.mark.parametrize("score", [LOSS, ACCURACY])
-def test_a_run_that_diverged_is_marked_where_no_value_is(score):
+def test_a_diverged_run_is_marked_above_the_axes(score):
     cells = frame(run(depth=4, score=0.5), run(depth=8, score=0.5), diverged(depth=4),
                   diverged(depth=8))  # fmt: skip
     page = panels.against_depth(summary_table(cells), score.metric, "a", score=score)
@@ -434,8 +434,8 @@ def test_a_run_that_diverged_is_marked_where_no_value_is(score):
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
 
 
-def test_seeds_that_span_a_decade_have_no_mean_and_no_line_but_are_drawn():
-    """hc ends at 0.001 or at 1: a geometric mean of 0.03 is where no seed is."""
+def test_seeds_that_span_a_decade_are_drawn_without_mean_or_line():
+    """hc ends at 0.001 or at 1, and no seed is near the geometric mean of 0.03."""
     cells = frame(
         [run(variant="hc", depth=4, seed=seed, loss_final=x) for seed, x in enumerate((2, 2.1))],
         [run(variant="hc", depth=8, seed=seed, loss_final=x) for seed, x in enumerate((1e-3, 1))],
@@ -450,15 +450,15 @@ def test_seeds_that_span_a_decade_have_no_mean_and_no_line_but_are_drawn():
 
 
 @pytest.mark.parametrize("values", [[3.8959488, 3.8959488 * (1 + 1e-9)], [3.0, 3.1]])
-def test_an_axis_is_not_narrower_than_what_is_printed(values):
-    """Of five digits both ends of the axis are told apart."""
+def test_an_axis_is_not_narrower_than_its_printed_digits(values):
+    """Both ends of the axis differ when printed with five digits."""
     cells = frame([run(variant=v, score=x) for v, x in zip(("hc", "mhc"), values, strict=True)])
     page = panels.against_depth(summary_table(cells), "score", "a", cells=cells, score=ACCURACY)
     low, high = page.axes[0].get_xlim()
     assert f"{low:.5g}" != f"{high:.5g}"
 
 
-def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
+def test_variants_that_differ_only_in_rate_are_one_line():
     table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
                          columns=["variant", "connection", "lr"])  # fmt: skip
     assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
@@ -475,8 +475,8 @@ def test_variants_with_names_of_their_own_are_one_line_over_the_rates():
 @pytest.mark.parametrize(
     ("lowest", "drawn"), [(0.995, ["1 layer"]), (0.9, ["1 layer", "2 layers"])]
 )
-def test_a_depth_at_which_every_answer_is_right_has_no_panel(lowest, drawn):
-    """At 2 layers the mean of the lowest place is that of two seeds, here and there the same."""
+def test_a_depth_with_an_accuracy_of_at_least_099_has_no_panel(lowest, drawn):
+    """At 2 layers the lowest mean over seeds is `lowest`, because both seeds are the same."""
     shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
     row = {"metric": "recall_accuracy_by_pairs", "variant": "mhc"}
     table = pd.DataFrame(
@@ -508,7 +508,7 @@ SIZES = pd.DataFrame(
 
 
 def lines_of(ax):
-    """The points of each line of a panel, rounded, with its marker and the inside of that."""
+    """(rounded points, marker, fill colour of the marker) of each line of a panel."""
     return [(np.round(line.get_xydata(), 6).tolist(), line.get_marker(),
              line.get_markerfacecolor()) for line in ax.lines]  # fmt: skip
 
@@ -516,9 +516,7 @@ def lines_of(ax):
 @pytest.mark.parametrize(
     ("name", "value"), [("nats_below_plain", "gain"), ("multiplier_against_width", "multiplier")]
 )
-def test_points_of_a_size_stand_apart_and_lines_join_those_of_the_same_steps_and_layers(
-    name, value
-):
+def test_points_of_one_size_are_offset_and_lines_join_equal_steps_and_layers(name, value):
     published = pd.DataFrame(columns=["source", "variant", "parameters", "below", "spread"])
     data = {"sizes": SIZES, "published_sizes": published}
     (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
@@ -546,7 +544,7 @@ def test_a_multiplier_outside_of_its_ladder_is_hollow_with_an_arrow_and_no_line(
     assert 0.8 not in joined and 1.15 not in joined
 
 
-def test_effects_that_are_zero_but_for_rounding_are_not_drawn():
+def test_effects_that_are_zero_within_rounding_are_not_drawn():
     row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
     told = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}
     same = {"effect": 0.0, "low": 0.0, "high": 0.0, "differs_in": "", "verdict": "the same"}
@@ -599,8 +597,8 @@ def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
     assert colours == {palette.colour_of("krom_hc")}
 
 
-def test_the_frontier_has_a_filled_cost_where_nothing_is_both_cheaper_and_better():
-    # hc is cheapest, mhc best; v1 is beaten by both in both.
+def test_the_frontier_fills_costs_of_variants_that_none_beats_in_both():
+    # hc is cheapest and mhc is best; both beat v1 in cost and score.
     told = [("mhc", 1.0, 3.0), ("hc", 2.0, 1.0), ("v1", 3.0, 4.0)]
     cells = frame([run(v, score=score) | {"steps": 10} for v, score, _ in told])
     times = pd.DataFrame(
@@ -627,8 +625,8 @@ def test_the_frontier_has_a_filled_cost_where_nothing_is_both_cheaper_and_better
     assert filled(parameters) == [True, True, False]
 
 
-def test_the_ladder_leads_from_a_score_after_equal_steps_to_the_plain_networks_steps_for_it():
-    """mhc ends after equal steps at 2.5, where the plain network ends after 1.5 times as many."""
+def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
+    """mhc ends at 2.5, which the plain network reaches with 1.5 times the steps."""
     plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}
     cells = [
         run(variant="baseline", seed=seed, loss_final=loss) | {"factor": factor}
@@ -685,7 +683,7 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     save(draw_figures(declared, "a", **data), tmp_path / "ours")
     with matplotlib.rc_context(fname=tmp_path / "matplotlibrc"):
         save(draw_figures(declared, "a", **data), tmp_path / "theirs")
-        assert matplotlib.rcParams["font.size"] == 30  # and is the user's again
+        assert matplotlib.rcParams["font.size"] == 30  # the user's setting is restored
     names = sorted(file.name for file in (tmp_path / "ours").iterdir())
     assert len(names) == 4
     for name in names:
@@ -694,7 +692,7 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
 
 
 def effective_depths(*rows):
-    """The drawn (y, marker) and the legend of variants at 12 layers; plain: 1 to 4 layers."""
+    """Drawn (y, marker) pairs and the legend of variants at 12 layers; plain has 1 to 4 layers."""
     whole = {
         "depth": 12, "plain_depths": "1 4", "shallowest": 1, "deepest": 4, "plain_best": 4,
         "answer": "at", "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
@@ -712,8 +710,8 @@ def effective_depths(*rows):
     return marks, [name for name in names if name != "as deep as it is"]
 
 
-def test_effective_depths_that_plain_networks_bound_are_drawn_at_the_edges():
-    """No table makes a figure of text alone, as long as it has a row."""
+def test_effective_depths_outside_the_plain_range_are_drawn_at_the_edges():
+    """Every table with a row gives a figure with marks, not only text."""
     below = {"answer": "below", "effective_depth": 1.0, "low": NAN, "high": NAN}
     beyond = {"answer": "beyond", "effective_depth": 4.0, "low": NAN, "high": NAN}
     marks, legend = effective_depths(below, below)

@@ -1,4 +1,4 @@
-"""Writing files: nothing but a file is replaced, and an error names the file."""
+"""Writing files: only files are replaced, and errors name the file. Locks of folders."""
 
 import errno
 import multiprocessing
@@ -23,8 +23,8 @@ KINDS = {"folder": Path.mkdir, "pipe": os.mkfifo, "socket": make_socket}
 
 @pytest.mark.parametrize("is_linked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_not_replaced(tmp_path, monkeypatch, kind, is_linked):
-    monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
+def test_write_refuses_folders_pipes_and_sockets(tmp_path, monkeypatch, kind, is_linked):
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     path = Path("x")
     KINDS[kind](path)
     if is_linked:
@@ -51,7 +51,7 @@ def test_a_link_is_followed_to_its_file(tmp_path):
     assert [each.name for each in file.parent.iterdir()] == ["file"]
 
 
-def test_a_full_disk_names_the_file(tmp_path):
+def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the source")
     with pytest.raises(OSError, match="No space left on device") as raised:  # noqa: SIM117
         with atomic_write(tmp_path / "table.csv"):
@@ -69,12 +69,12 @@ def count_up(folder):
     for _ in range(TIMES):
         with locked(folder):
             counted = int((folder / "count").read_text("utf-8"))
-            time.sleep(0.001)  # another process would read the same number
+            time.sleep(0.001)  # without a lock another process would read the same number
             (folder / "count").write_text(str(counted + 1), "utf-8")
 
 
-def test_a_locked_folder_is_one_process_s_at_a_time(tmp_path):
-    """Also for one that waited for a file that the holder then deleted."""
+def test_one_process_at_a_time_holds_the_lock_of_a_folder(tmp_path):
+    """This holds for processes that waited for a lock file which its holder then deleted."""
     (tmp_path / "count").write_text("0", "utf-8")
     processes = [multiprocessing.Process(target=count_up, args=(tmp_path,)) for _ in range(3)]
     for process in processes:

@@ -1,4 +1,4 @@
-"""The first screen is the same in every text: results, page, paper and README. The paper's size."""
+"""The first screen is the same in the results, page, paper and README."""
 
 import re
 import shutil
@@ -25,12 +25,12 @@ def screen_of(folder):
 
 @pytest.fixture(scope="module")
 def paper_source(tmp_path_factory):
-    """A folder with the source of a paper of the reference's tables."""
+    """Folder with the source of the paper, written from the reference's tables."""
     folder = tmp_path_factory.mktemp("reference")
     shutil.copytree(KEPT / "tables", folder / "tables")
     files = [PROJECT / "config.yaml", PROJECT / "workflow/presets/reference.yaml"]
     config = load_config(files, {"results": str(folder)})
-    # A clone has no tables of steps, of which the paper names the hash alone.
+    # A clone has no step tables; the paper uses only their hashes.
     for study in config.studies:
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)
         (folder / "tables/studies" / study / "steps.csv.gz").touch()
@@ -40,8 +40,8 @@ def paper_source(tmp_path_factory):
     return folder / "source"
 
 
-def test_results_page_and_paper_give_one_answer(paper_source):
-    """Results and page are the kept ones, which `make test-reference` writes again."""
+def test_results_page_and_paper_give_the_same_answers(paper_source):
+    """Results and page are read from the kept files, which `make test-reference` checks."""
     screen = screen_of(KEPT)
     (page,) = read_sections({"RESULTS.md": KEPT / "RESULTS.md"}, KEPT / "figures", {}, set())
     paper = (paper_source / "paper.typ").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_results_page_and_paper_give_one_answer(paper_source):
             assert re.search(rf"{re.escape(row.question)}\W+{re.escape(row.answer)}", text)
 
 
-def test_readme_gives_the_answer_of_the_kept_result():
+def test_readme_gives_the_answers_of_the_kept_result():
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     kept = screen_of(KEPT)
     found = block(readme, "finding")
@@ -73,5 +73,5 @@ def test_readme_gives_the_answer_of_the_kept_result():
 
 
 def block(text, name):
-    """The text between two marks."""
+    """Text between the markers `<!-- name -->` and `<!-- end -->`."""
     return text.partition(f"<!-- {name} -->")[2].partition("<!-- end -->")[0]

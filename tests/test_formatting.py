@@ -25,11 +25,11 @@ NAN, INF = math.nan, math.inf
         # Wider than the mean.
         (0.5, 30.0, "0 ± 30"),
         (0.012, 0.34, "0.01 ± 0.34"),
-        # Far narrower: five digits of the mean, no more.
+        # Far narrower: at most five digits of the mean.
         (-0.602059, 1e-9, "−0.60206 ± <0.00001"),
         # A constant.
         (0.0, 0.0, "0"),
-        # Beyond what is read as it is: powers of ten.
+        # Powers of ten for very large and very small numbers.
         (0.0034, 0.00051, "0.00340 ± 0.00051"),
         (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
         (-0.0009, 0.168, "0.00 ± 0.17"),
@@ -52,7 +52,7 @@ def test_mean_and_interval_by_hand(mean, half, text):
         ((0.5, 0.012, 3, 5), "0.500 ± 0.012 (NaN: 2 of 5)"),
         ((1e-7, 2e-9, 3, 4), "(1.000 ± 0.020)·10^−7 (NaN: 1 of 4)"),
         ((NAN, NAN, 0, 3), "NaN (3 of 3)"),
-        ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # as a CSV with gaps gives them
+        ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # floats, as from a CSV with gaps
     ],
 )
 def test_values_that_are_not_finite_are_counted(values, text):
@@ -62,7 +62,7 @@ def test_values_that_are_not_finite_are_counted(values, text):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        # Even to 1.2: with the longer side.
+        # Sides that differ by a factor of at most 1.2: the longer one.
         ((3.0, 2.0, 4.0), "3.0 ± 1.0"),
         ((1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),
         ((0.0, 0.0, 0.0), "0"),
@@ -71,7 +71,7 @@ def test_values_that_are_not_finite_are_counted(values, text):
         ((7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
         ((1e-5, 1e-7, 1e-3), "1.0·10^−5 (1.0·10^−7 to 0.0010)"),
         ((2e5, 9.96e4, 4e5), "2.0·10^5 (1.0·10^5 to 4.0·10^5)"),
-        # As many digits as plus_minus has: no more could be seen.
+        # At most the digits of plus_minus.
         ((1.0, 0.99995, 1.0), "1.0000 ± <0.0001"),
         # Not all finite, or no interval.
         ((7.1, 2.9, 17.0, 3, 5), "7.1 (2.9 to 17) (NaN: 2 of 5)"),
@@ -86,7 +86,7 @@ def test_a_mean_with_the_ends_of_its_interval_by_hand(values, text):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ((0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),  # ± 0.018, or 0.02, would pass 1
+        ((0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),  # ± 0.018, or 0.02, would exceed 1
         ((0.5, 0.48, 0.52), "0.500 ± 0.020"),
         ((1.0, 1.0, 1.0), "1 ± 0"),
         ((0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
@@ -102,12 +102,12 @@ exponents = st.integers(-30, 30)
 
 
 @given(mantissas, exponents, mantissas, st.integers(-12, 0), st.sampled_from([1, -1]))
-def test_what_is_shown_is_the_number_rounded(m, e, width, below, sign):
+def test_the_text_is_the_rounded_mean_and_interval(m, e, width, below, sign):
     mean, half = sign * m * 10.0**e, width * 10.0 ** (e + below)
     centre, less, shown, power = SHOWN.fullmatch(plus_minus(mean, half)).groups()
     scale = 10.0 ** int((power or "0").replace("−", "-"))
     unit = 10.0 ** -len(centre.partition(".")[2]) * scale
-    # Half a unit of the last digit, and a little for the decimal fractions themselves.
+    # Half a unit of the last digit, and a margin for the rounding of decimal fractions.
     rounding = 0.5001 * unit
     assert abs(float(centre.replace("−", "-")) * scale - mean) <= rounding
     if less:

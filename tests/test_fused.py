@@ -1,4 +1,4 @@
-"""Sinkhorn's kernels for CUDA against the loops of the CPU; interpreted, so no GPU is needed."""
+"""CUDA kernels of Sinkhorn against the CPU's loops; interpreted on a machine without a GPU."""
 
 import os
 
@@ -30,7 +30,7 @@ def test_kernels_equal_loops(passes, floor, added, streams, matrices):
     scales = loops.scales_of_passes(K, passes, floor, added)
     on_device = torch.tensor(K, device=DEVICE)
     found = fused.scales_of_passes(on_device, passes, floor, added)
-    # A pass adds `streams` products and divides once; a scale keeps the rounding of all before it.
+    # A pass adds `streams` products and divides once; scales accumulate rounding over passes.
     rounding = (streams + 2) * passes * np.finfo(np.float32).eps
     np.testing.assert_allclose(found.cpu(), scales, rtol=rounding)
     of_K = loops.passes_backward(K, scales, g, added)

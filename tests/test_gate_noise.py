@@ -1,4 +1,4 @@
-"""Noise in the gates of a training: what is drawn, when, and that nothing else sees it."""
+"""Gate noise in training: its distribution, its schedule, and gradients through it."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from fathom.models.connections.components import GATES
 from gradients import assert_gradients, first_step
 from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 
-# At this τ and start, streams are mixed: so that gates matter.
+# This τ and start mix streams, so that gates matter.
 MIXED = {"gate": {"noise": True}, "H_res": {"tau": 1, "start": {"off_diagonal": -1}}}
 STATIC, DYNAMIC = ({"connection": f"mhc_gated_{kind}", **MIXED} for kind in ("static", "dynamic"))
 
@@ -21,55 +21,55 @@ noisy = partial(make_spec, connection=STATIC, wrap="sublayer", depth=2)
 
 
 def noise_of(spec, step):
-    """[batches of the step, layers, 3]."""
+    """Gate noise of a step, [batches, layers, 3]."""
     return np.stack([batch.inputs["noise"] for batch in tasks.Problem(spec).batches(step)])
 
 
-# --- what is drawn -------------------------------------------------------------------------------
+# --- distribution --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("progress", "share"), [(0, 0.02), (0.05, 0.11), (0.1, 0.2), (0.5, 0.2), (0.999, 0.2)]
 )
-def test_shares_and_ranges(progress, share):
+def test_shares_ranges_and_independence_of_noise(progress, share):
     gate, many = GATES["learned"](noise=True), 40_000
     drawn = gate.sample_noise(np.random.default_rng(3), many, progress)
     assert drawn.shape == (many, 3)
     assert drawn.dtype == np.float32
     is_drawn, values, factors = drawn.T
     assert set(is_drawn) == {0, 1}
-    # Six standard deviations of a share of so many.
+    # Six standard deviations of the share over `many` draws.
     assert is_drawn.mean() == pytest.approx(share, abs=6 * np.sqrt(share / many))
     for found, low, high in ((values, 0.1, 0.9), (factors, 0.7, 1.3)):
         assert low <= found.min() < low + 0.001
         assert high - 0.001 < found.max() <= high * (1 + 1e-6)
         assert found.mean() == pytest.approx((low + high) / 2, abs=0.01)
         assert found.var() == pytest.approx((high - low) ** 2 / 12, rel=0.03)
-    # Whether is independent of what.
+    # The indicator, value and factor are uncorrelated.
     assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.03
 
 
 def test_gates_by_hand(backend):
-    """g is ½, ½, ½, 0.01, 0.9 and 0.9."""
+    """Gates g are ½, ½, ½, 0.01, 0.9 and 0.9."""
     ops, gate = backend.ops, GATES["learned"](noise=True)
     g = np.array([0.5, 0.5, 0.5, 0.01, 0.9, 0.9])
     params = {"connection.gate": ops.asarray(np.log(g / (1 - g)))}
     noise = [[1, 0.3, 1.3], [0, 0.3, 1.2], [0, 0.3, 0.8], [0, 0.9, 1.3], [0, 0.1, 1.1], [1, 0.2, 1]]
     found = ops.to_numpy(gate.values(ops, params, ops.asarray(np.array(noise))))
-    # Drawn, times 1.2, times 0.8, kept at 0.1, kept at 0.9, drawn.
+    # Drawn, times 1.2, times 0.8, clipped to 0.1, clipped to 0.9, drawn.
     assert found == pytest.approx([0.3, 0.6, 0.4, 0.1, 0.9, 0.2], abs=1e-6)
     undisturbed = ops.to_numpy(gate.values(ops, params, None))
     assert undisturbed == pytest.approx(g, abs=1e-6)
 
 
-# --- when ----------------------------------------------------------------------------------------
+# --- schedule ------------------------------------------------------------------------------------
 
 
 def test_noise_depends_on_seed_and_step_alone():
     spec = noisy(seed=4, steps=20)
     found = noise_of(spec, 7)
     assert found.shape == (1, 4, 3)
-    noise_of(spec, 3)  # whatever was drawn before
+    noise_of(spec, 3)  # an earlier draw has no influence
     again = noisy(seed=4, steps=20, backend="mlx", width=8, batch_size=3, lr=0.5)
     assert (noise_of(again, 7) == found).all()
     assert (noise_of(spec, 8) != found).any()
@@ -84,14 +84,14 @@ def test_the_share_rises_over_the_first_tenth_of_the_steps():
         assert share == pytest.approx(expected, abs=4 * np.sqrt(expected / 400))
 
 
-# --- what it does --------------------------------------------------------------------------------
+# --- gradients -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("connection", [STATIC, DYNAMIC], ids=["static", "dynamic"])
-def test_gradients_with_noise_equal_those_of_the_oracle(backends_here, connection):
+def test_gradients_with_noise_equal_the_oracle(backends_here, connection):
     spec = noisy(connection=connection, beta1=0.0, batch_size=2, length=5, width=8)
     params, (batch,) = parameters_off_symmetry(spec), tasks.Problem(spec).batches(0)
-    # None at a bound, where the slope has two sides.
+    # No gate at a bound, where left and right slopes differ.
     params["connection.gate"] = np.linspace(-1, 1, 4).astype(np.float32)
     ops = NumpyOps()
 
@@ -105,6 +105,6 @@ def test_gradients_with_noise_equal_those_of_the_oracle(backends_here, connectio
         measured, found[name] = first_step(trainer_on(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(loss(exact), rel=1e-6)
         learned = naive.sigmoid(params["connection.gate"].astype(float))
-        assert measured["gates"] == pytest.approx(learned, rel=1e-6)  # undisturbed
+        assert measured["gates"] == pytest.approx(learned, rel=1e-6)  # without noise
     assert abs(loss(exact) - loss(exact, noise=False)) > 1e-5
     assert_gradients(loss, params, found, rel=3e-5, floor=1e-6)

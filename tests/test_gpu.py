@@ -1,6 +1,6 @@
-"""What only a GPU does: a step as one CUDA graph, or compiled by MLX, equals a plain one.
+"""A step on a GPU, as one CUDA graph or compiled by MLX, equals its operations one by one.
 
-And without a GPU: what one would refuse.
+Tests without a GPU find operations that a GPU would refuse.
 """
 
 from contextlib import contextmanager, suppress
@@ -47,7 +47,7 @@ def trained(trainer, spec):
     ],
 )
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
-def test_a_whole_step_at_once_equals_its_operations_one_by_one(
+def test_a_step_as_one_graph_equals_its_operations_one_by_one(
     name, device, switch, variant, wrap, recipe, monkeypatch
 ):
     spec = make_spec(variant=variant, wrap=wrap, recipe=recipe, backend=name)
@@ -70,16 +70,16 @@ def test_the_first_loss_equals_the_oracle(name, device, switch):
     assert measured["loss"][0] == pytest.approx(expected, rel=1e-5)
 
 
-# --- without a GPU: what one would refuse ---------------------------------------------------------
+# --- without a GPU: operations that one would refuse ----------------------------------------------
 
 OPTIMIZERS = {
     "adamw": {"clip": 0.1, "weight_decay": 0.1, "decay": "matrices"},
     "muon": {"muon": Muon()},
 }
-# Of each kind of connection and of coefficients.
+# One scheme of each kind of connection and of coefficients.
 FEW = ("plain", "mhc_causal", "hc_dynamic", "mhc_paper", "krom_hc", "altup", "qwen4_exp")
-# Every network and every optimiser: an update knows nothing of the network but shapes. Around
-# sub-layers test_torch_counting takes a step of every scheme on this device.
+# Every network and every optimiser, but not every pair: an update depends only on shapes. For
+# sub-layers, test_torch_counting takes a step of every scheme on this device.
 ON_META = quick_ones(
     {
         "sublayer-adamw": ("sublayer", "adamw", FEW),
@@ -93,14 +93,14 @@ ON_META = quick_ones(
 
 @pytest.fixture(scope="module")
 def meta(connect_cpu):
-    """PyTorch's device that computes shapes only: it refuses what CUDA refuses."""
+    """PyTorch's meta device, which computes only shapes and refuses what CUDA refuses."""
     connect_cpu("torch")
     import torch
 
     from fathom.backends.torch import TorchBackend
 
     def fused(params, grads, m, v, largest, steps, *, lr, **settings):
-        """In place of the update, which has no such kernel; its GPU kernels ask for as much."""
+        """Check inputs as the GPU kernels of this update do; it has no kernel for meta tensors."""
         for x in (*params, *grads, *m, *v, *steps, lr):
             assert (x.device.type, x.dtype, x.is_contiguous()) == ("meta", torch.float32, True)
 
@@ -111,7 +111,7 @@ def meta(connect_cpu):
 
 
 def few_iterations(connection):
-    """The scheme with two iterations, for each operation takes long on this device."""
+    """The scheme with two iterations, because each operation is slow on the meta device."""
     for name in ("H_res", "constraint"):
         part = getattr(connection, name, None)
         if hasattr(part, "iterations"):
@@ -144,7 +144,7 @@ def test_a_step_of_every_scheme_mixes_no_devices_and_reads_nothing_back(
         assert {x.device.type for x in saved.values()} <= {"meta"}, cell
 
 
-def test_so_does_a_step_with_noise_and_several_batches(meta):
+def test_a_step_with_noise_and_several_batches_stays_on_its_device(meta):
     gate = {"kind": "learned", "noise": True}
     spec = make_spec(connection={"connection": "mhc_static", "gate": gate}, accumulate=2, depth=2)
     problem = tasks.Problem(spec)
@@ -154,8 +154,8 @@ def test_so_does_a_step_with_noise_and_several_batches(meta):
 
 
 @pytest.mark.parametrize("at", ["begin", "step", "end"])
-def test_a_step_that_cannot_be_recorded_runs_as_it_began(at, connect_cpu, monkeypatch, capsys):
-    """A recording that fails leaves its stream the current one, as PyTorch's does."""
+def test_a_step_that_cannot_be_recorded_runs_its_operations(at, connect_cpu, monkeypatch, capsys):
+    """The fake recording leaves its stream current when it fails, as PyTorch's does."""
     spec, backend = make_spec(), connect_cpu("torch")
     import torch
 

@@ -1,4 +1,4 @@
-"""What a manifest says of the processor."""
+"""Description of the processor in a manifest."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ X86 = X86.format(0) + "\n" + X86.format(1)
         ),
     ],
 )
-def test_processors_of_one_name_are_told_apart(
+def test_processors_of_one_name_have_different_descriptions(
     cpuinfo: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")

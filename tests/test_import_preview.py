@@ -1,4 +1,4 @@
-"""`fathom bundle check`: the dry run of an import, by hand-made runs."""
+"""`fathom bundle check`: a dry run of an import, with hand-made runs."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def here(tmp_path):
 
 @pytest.fixture
 def packed(there, tmp_path):
-    """A function that trains every cell by hand, with changes, and gives the bundle."""
+    """Function that writes a run of each cell with changed facts and returns their bundle."""
 
     def pack(name="b.tar.xz", **facts):
         for cell in there.cells():
@@ -42,7 +42,7 @@ def outcomes(config, file):
     return [(p.cell.seed, p.outcome, p.reason) for p in preview_import(config, file)]
 
 
-def test_runs_count_by_what_the_config_and_todays_code_are(here, packed, tmp_path, monkeypatch):
+def test_outcomes_of_runs_depend_on_config_and_current_code(here, packed, tmp_path, monkeypatch):
     file = packed()
     found = preview_import(here, file)
     assert [(p.cell.seed, p.platform, p.outcome) for p in found] == [
@@ -65,14 +65,14 @@ def test_runs_count_by_what_the_config_and_todays_code_are(here, packed, tmp_pat
         assert reason.startswith("code differs: ")
 
 
-def test_a_damaged_bundle_beside_it_changes_nothing(here, packed):
+def test_a_damaged_bundle_in_the_results_is_ignored(here, packed):
     file, kept = packed(), Path(here.results, "bundles/damaged.tar.xz")
     kept.parent.mkdir(parents=True)
     kept.write_bytes(file.read_bytes()[:100])
     assert {outcome for _, outcome, _ in outcomes(here, file)} == {"counts"}
 
 
-def test_what_is_there_already_is_told_from_another_run_of_the_cell(here, packed):
+def test_imported_runs_and_other_runs_of_a_cell_are_distinguished(here, packed):
     file = packed()
     import_bundle(Path(here.results), file)
     assert {outcome for _, outcome, _ in outcomes(here, file)} == {"same"}

@@ -17,7 +17,7 @@ LOSSES = [4.0, 2.0, 1.0]
 
 @pytest.fixture
 def config(tmp_path):
-    """One study of two cells, seeds 0 and 1, of which nothing is trained here."""
+    """One study of two cells, seeds 0 and 1, with `train: false`."""
     made = config_with(tmp_path / "results", variants=["mhc"], depths=[4], backends=["torch"],
                        seeds=[0, 1])  # fmt: skip
     return check_config({**made.model_dump(mode="json"), "train": False})
@@ -25,17 +25,17 @@ def config(tmp_path):
 
 @pytest.fixture
 def command(config, tmp_path, fathom):
-    """A function that runs a command on the config: (exit status, output, lines of errors)."""
+    """Function that runs a command on the config: (exit status, output, lines of errors)."""
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
     return lambda *arguments: fathom(*arguments, "-c", file)
 
 
-def test_runs_of_here_are_not_looked_at(config, tmp_path):
+def test_runs_trained_here_are_ignored(config, tmp_path):
     one, other = config.cells()
-    write_cell(config, one, LOSSES)  # a current one
+    write_cell(config, one, LOSSES)  # a current run
     broken = write_cell(config, other, LOSSES)
-    (broken / "metrics.jsonl").write_text("")  # which stops the tables where it counts
+    (broken / "metrics.jsonl").write_text("")  # which would stop the tables if it counted
     write_cell(config, one, [8.0, 8.0, 2.0], GPU_PLATFORM, GPU)
     runs = find_runs(config)
     assert [(run.cell, run.status, run.platform) for run in runs] == [
@@ -60,7 +60,7 @@ def test_nothing_is_trained(config, command):
 
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
-def test_a_cell_may_be_trained_into_a_folder_where_it_does_not_count(config, command, tmp_path):
+def test_a_cell_can_be_trained_into_a_folder_outside_the_results(config, command, tmp_path):
     status, _, errors = command("train", "a", "--seed", "0", "--out", str(tmp_path / "again"))
     assert (status, errors[-1].partition(":")[0]) == (0, "a/4L/mhc/torch/seed0"), errors
     assert read_spec(tmp_path / "again").seed == 0
@@ -69,7 +69,7 @@ def test_a_cell_may_be_trained_into_a_folder_where_it_does_not_count(config, com
 
 
 @pytest.mark.parametrize("words", [["status"], ["verify"]])
-def test_with_nothing_imported_one_line_says_so(config, command, words):
+def test_commands_without_imported_runs_print_one_line(config, command, words):
     for cell in config.cells():
         write_cell(config, cell, LOSSES)
     with pytest.raises(RunError):

@@ -1,4 +1,4 @@
-"""Initial parameters: spread by spread against their formulas, and against the frameworks."""
+"""Initial parameters: distributions against formulas, and dependence on seed and name."""
 
 import math
 from functools import partial
@@ -12,7 +12,7 @@ from param_helpers import READ_APART, make_spec, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
 
-# Every parameter of mhc with the spread that its recipe gives it.
+# Kind of each parameter of mhc in a recipe, with standard deviation, bound or constant.
 IN_BOTH_RECIPES = {
     "embedding.position": ("normal", 0.01),
     "block.norm1.weight": ("constant", 1),
@@ -74,7 +74,7 @@ spec_of = partial(make_spec, vocab=V, length=T, width=D, hidden=F, depth=L)
 
 
 def assert_normal(x, std):
-    # The sample's standard deviation strays by std/√(2n), its mean by std/√n: allow six of each.
+    # Standard errors are std/√(2n) for the standard deviation and std/√n for the mean: allow six.
     assert x.std() == pytest.approx(std, rel=6 / math.sqrt(2 * x.size))
     assert abs(x.mean()) < 6 * std / math.sqrt(x.size)
     # Seven of 100 normal draws lie beyond 1.8 standard deviations; a uniform ends at √3.
@@ -103,7 +103,7 @@ def assert_spreads(drawn, spreads):
 
 
 @pytest.mark.parametrize("recipe", SPREADS)
-def test_every_parameter_has_the_spread_of_its_recipe(recipe):
+def test_every_parameter_has_the_distribution_of_its_recipe(recipe):
     assert_spreads(parameters_of(spec_of(recipe=recipe)), SPREADS[recipe])
     plain = {name for name in SPREADS[recipe] if not name.startswith("connection.")}
     assert set(parameters_of(spec_of(recipe=recipe, variant="baseline"))) == plain
@@ -125,7 +125,7 @@ IMAGE_SPREADS = {
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_the_image_network_starts_as_he_has_it_whatever_the_recipe(recipe):
+def test_the_image_network_has_he_initialisation_in_every_recipe(recipe):
     spec = make_spec(task="fashion", variant="resnet", recipe=recipe, width=W, depth=L)
     drawn = parameters_of(spec)
     assert_spreads(drawn, IMAGE_SPREADS)
@@ -142,11 +142,11 @@ STATIC_STARTS = {
     "readout": (5 * FIRST, 0),
 }
 CYCLE = np.tile(DIAGONAL, (L // 4, 1))
-"""Layer l has stream l mod S."""
+"""Row l selects stream l mod S, [L, S]."""
 
 
 def dynamic(phi, pre, post, res):
-    """Starts of a dynamic connection: φ's spread, and b of each part that there is."""
+    """Starts of a dynamic connection: standard deviation `phi`, and b of each part."""
     parts = {"pre": pre, "post": post} | ({} if res is None else {"res": res})
     found = {f"phi_{part}": (0, phi) for part in parts}
     return found | {f"b_{part}": (b, 0) for part, b in parts.items()} | {"alpha": (0.01, 0)}
@@ -160,7 +160,7 @@ DYNAMIC_STARTS = {
 
 
 def drawn(*names):
-    """Starts of weights that the releases draw."""
+    """Starts of weights that the releases draw with standard deviation 0.02."""
     return dict.fromkeys(names, (0, 0.02))
 
 
@@ -176,7 +176,7 @@ def dense(weights):
 RANK = W // 16
 LAUREL = {
     "up": (0, 0),
-    # Channel c goes to number c mod r, so that columns are orthogonal.
+    # Channel c goes to row c mod r, so that rows are orthogonal.
     "down": (np.tile(np.eye(RANK), W // RANK) / math.sqrt(RANK * W), 0),
 }
 MHC_PAPER = dynamic(0.02, 0, 0, 0)
@@ -257,11 +257,11 @@ STARTS = {
     "muddformer": dense(lambda i: np.eye(i + 1)[i]),
     "muddformer_normed": {"source_gain": (1, 0), "sum_gain": (1e-3, 0), **dense(lambda i: 0)},
 }  # fmt: skip
-"""Each parameter: what it is without noise, and the noise's standard deviation."""
+"""(mean, standard deviation) of each parameter at the start, by scheme."""
 
 
 def network_of(scheme):
-    """A network of L functions; where q, k and v are read apart, of L blocks of two."""
+    """Settings of a network of L functions, or of L blocks of two if q, k, v are read apart."""
     return {"wrap": "sublayer"} if scheme in READ_APART else {"task": "fashion"}
 
 
@@ -282,19 +282,19 @@ def test_connections_start_as_published(scheme):
             assert rest.std() == pytest.approx(std, rel=6 / math.sqrt(2 * rest.size)), name
             assert abs(rest.mean()) < 6 * std / math.sqrt(rest.size), name
         else:
-            # σ(−4.6) is written with three digits.
+            # The scheme has σ(−4.6) with three digits.
             assert rest == pytest.approx(0, abs=5e-4 if name == "gate" else 1e-6), name
 
 
 @pytest.mark.parametrize(
     ("wrap", "first"), [("sublayer", [0, 0, 1, 1, 2, 2, 3, 3, 0, 0]), ("block", [0, 1, 2, 3, 0])]
 )
-def test_attention_and_mlp_of_a_block_of_v5_read_the_same_stream(wrap, first):
+def test_attention_and_mlp_of_a_gated_block_read_the_same_stream(wrap, first):
     spec = make_spec(variant="mhc_gated_static", wrap=wrap, depth=5)
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
 
 
-def test_every_scheme_has_its_start_above():
+def test_every_scheme_has_its_starts_in_this_file():
     assert set(STARTS) == set(SCHEMES)
 
 
@@ -310,7 +310,7 @@ def test_seed_and_name_alone_determine_every_number():
         assert (first[name] == again[name]).all(), name
         if kind in ("normal", "uniform"):
             assert_uncorrelated(first[name], other[name])
-    assert_uncorrelated(*first["block.up.weight"][:2])  # of two layers
+    assert_uncorrelated(*first["block.up.weight"][:2])  # of the first two layers
     same = Parameter((1000,), Normal(1.0))
     drawn = draw({"zero": Parameter((9,), Uniform(1.0)), "one": same, "two": same}, seed=3)
     assert_uncorrelated(drawn["one"], drawn["two"])
@@ -322,7 +322,7 @@ def assert_uncorrelated(x, y):
     assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 6 / math.sqrt(x.size)
 
 
-def test_variants_share_the_numbers_of_their_blocks():
+def test_variants_share_the_initial_parameters_of_their_blocks():
     baseline = parameters_of(spec_of(recipe="torch-defaults", variant="baseline"))
     mhc = parameters_of(spec_of(recipe="torch-defaults", variant="mhc"))
     for name, value in baseline.items():
@@ -338,7 +338,7 @@ def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(recipe):
         assert (value == (deep[name][:3] if stacked else deep[name])).all(), name
 
 
-def test_another_stream_than_the_first_by_hand():
+def test_a_start_at_the_second_stream_by_hand():
     drawn = draw({"one": Parameter((2, 3), OneStream(5.0, -5.0, 1))}, seed=0)
     assert drawn["one"].tolist() == [[-5, 5, -5]] * 2
 
@@ -351,7 +351,7 @@ def test_orthogonal_rows_or_columns(shape):
 
 
 def test_orthogonal_draws_have_no_favoured_sign():
-    """QR alone would give every diagonal one sign."""
+    """QR alone would give every diagonal the same sign."""
     drawn = draw({str(i): Parameter((2, 2), Orthogonal(1.0)) for i in range(200)}, seed=0)
     positive = np.mean([value[0, 0] > 0 for value in drawn.values()])
     assert abs(positive - 0.5) < 6 * 0.5 / math.sqrt(200)

@@ -1,4 +1,4 @@
-"""`fathom judge`: a page for a connection of one's own beside a kept result."""
+"""`fathom judge`: a page that compares a user's connection with a kept result."""
 
 import json
 import re
@@ -50,7 +50,7 @@ DIVERGING = PLAIN.replace("scale * f(x)", "1e30 * f(x) * 1e30")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a config and its result, as a clone has the kept one."""
+    """Folder with a config and its result, like the kept result in a clone."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -83,8 +83,8 @@ def refusal(capsys, module, *options, **changes):
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("fathom: ")]
 
 
-def test_a_scheme_written_anew_has_its_verdict_and_its_worth(home):
-    """Scores differ by float32 rounding, 2⁻²⁴ a step; ln m by that over the slope of the ladder."""
+def test_a_rewritten_scheme_has_the_verdict_and_worth_of_the_original(home):
+    """Scores differ by float32 rounding, 2⁻²⁴ per step; ln m by that over the ladder's slope."""
     write("lite.py", LITE)
     folder = judge("lite.py:Lite")
     worth = {row["variant"]: row for row in read_csv(folder / "tables" / "worth.csv")}
@@ -98,8 +98,8 @@ def test_a_scheme_written_anew_has_its_verdict_and_its_worth(home):
     assert depth["lite"]["answer"] == depth["mhc_lite"]["answer"]
 
 
-def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(home):
-    # As a clone has the kept result: its runs are in bundles, of any name.
+def test_the_page_has_contract_worth_all_rows_and_a_note_on_seeds(home):
+    # In a clone, the runs of the kept result are in bundles of any name.
     create_bundle(load_config(["config.yaml"]), Path("kept/bundles/others.tar.xz"))
     shutil.rmtree("kept/runs")
     write("lite.py", LITE)
@@ -120,7 +120,7 @@ def test_the_page_has_contract_worth_all_rows_and_the_command_for_more_seeds(hom
     ):
         assert wanted in page, wanted
     assert "baseline_x050" not in page
-    assert "--seeds" not in page  # the kept result has these three alone
+    assert "--seeds" not in page  # the kept result has only these three
     html = (folder / "JUDGE.html").read_text(encoding="utf-8")
     assert "<td>a later token changes nothing before it</td>" in html
     assert "<script" not in html
@@ -134,7 +134,7 @@ def test_a_second_call_trains_nothing(home, capsys):
     judge("plain.py:Class")
     assert "every chosen cell is trained" in capsys.readouterr().err
     again = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
-    # A cost is measured anew, and so is the gain over it.
+    # Each call measures the cost, and the gain over it, again.
     told = [re.sub(r"a step takes .*|\| cost of.*", "", text) for text in (page, again)]
     assert told[0] == told[1]
 
@@ -146,7 +146,7 @@ def test_without_a_kept_result_the_plain_network_is_trained_too(home):
     write("small.yaml", json.dumps({"studies": {"released": {**study, "evaluate_every": 8}}}))
     folder = judge("plain.py:Class", "--quick", config="small.yaml")
     rows = {row["variant"]: row for row in read_csv(folder / "tables" / "worth.csv")}
-    # It is the plain network: the same score, so one times its steps.
+    # It equals the plain network, so the scores are equal and the multiplier is one.
     assert float(rows["class"]["multiplier"]) == pytest.approx(1, abs=1e-3)
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     assert "trained here at a small scale" in page
@@ -154,18 +154,18 @@ def test_without_a_kept_result_the_plain_network_is_trained_too(home):
     assert "| at the start | equals the plain network, but for rounding |" in page
 
 
-def test_one_that_diverges_gets_its_page(home):
+def test_a_diverging_connection_gets_its_page(home):
     write("wild.py", DIVERGING)
     folder = judge("wild.py:function")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     assert "every run diverged, so it has no score" in page
-    # Nothing is known of outputs that are no numbers.
+    # Causality is unknown if outputs are not finite.
     assert "| causality | unknown, since outputs are not finite |" in page
     assert "| at the start | logits are not finite |" in page
     assert "| **function** | 0 | – | – | – | – |" in page
 
 
-def test_a_leaking_one_is_refused_by_name_and_not_trained(home, capsys):
+def test_a_leaking_connection_is_refused_by_name_and_not_trained(home, capsys):
     write("leak.py", LEAKING)
     (line,) = refusal(capsys, "leak.py:Leaking")
     assert line.startswith(
@@ -192,7 +192,7 @@ def test_without_ladder_runs_the_page_says_so(home):
     assert "| **Class** | 3 |" in page
 
 
-def test_what_is_missing_is_one_line_with_its_fix(home, capsys):
+def test_missing_requirements_print_one_line_with_the_fix(home, capsys):
     write("plain.py", PLAIN)
     kept = "kept/runs/released/2L/baseline/torch/seed0/metrics.jsonl"
     first, *rest = Path(kept).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -221,7 +221,7 @@ def test_what_is_missing_is_one_line_with_its_fix(home, capsys):
     assert "--settings" in line
 
 
-def test_what_would_judge_less_or_replace_the_kept_result_is_refused(home, capsys):
+def test_other_seeds_the_kept_folder_and_a_wrong_setting_are_refused(home, capsys):
     write("plain.py", PLAIN)
     (line,) = refusal(capsys, "plain.py:Class", "--seeds", "4")
     assert line.startswith("fathom: --seeds: the kept result has 3, not 4")
@@ -229,10 +229,10 @@ def test_what_would_judge_less_or_replace_the_kept_result_is_refused(home, capsy
     assert line.startswith("fathom: kept: is the kept result")
     (line,) = refusal(capsys, "plain.py:Class", "--settings", "{kind: plain}")
     assert "kind" in line
-    assert "unknown kind of connection" not in line  # it is an argument, which the class lacks
+    assert "unknown kind of connection" not in line  # it is an argument that the class lacks
 
 
-def test_a_module_that_fails_after_its_contract_is_one_line(home, capsys):
+def test_a_module_that_fails_after_its_checks_prints_one_line(home, capsys):
     write("late.py", LATE)
     (line,) = refusal(capsys, "late.py:Late")
     assert line.startswith("fathom: late.py:Late: AssertionError: not again")

@@ -1,4 +1,4 @@
-"""A kept result: an edit of it is found, and a bundle that was refused is said to be so."""
+"""Kept results: edits are found, and refused bundles are reported."""
 
 import pytest
 
@@ -13,7 +13,7 @@ FILES = ("RESULTS.md", "studies/a.md", "tables/verdicts.csv", "figures/a/torch/l
 
 @pytest.fixture
 def kept(tmp_path):
-    """A kept result with a file of each kind, recorded, and some that are not kept."""
+    """Recorded kept result with a file of each kind, and some files that are not recorded."""
     others = ("tables/studies/a/summary.csv", "figures/a/torch/loss.svg", "runs/a/spec.json")
     for name in (*FILES, *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -22,20 +22,20 @@ def kept(tmp_path):
     return tmp_path
 
 
-def test_what_was_recorded_is_as_it_was(kept):
+def test_a_recorded_result_has_no_differences(kept):
     assert list(differences(kept)) == []
     (kept / "tables/studies/a/summary.csv").write_text("made again")
     assert list(differences(kept)) == []
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_edit_is_named(kept, name):
+def test_an_edited_file_is_named(kept, name):
     (kept / name).write_text("39 reproduced")
     assert list(differences(kept)) == [(kept / name, f"is not what {SUMS} recorded")]
 
 
 @pytest.mark.parametrize("name", ["studies/b.md", "bundles/mac.tar.xz"])
-def test_one_too_few_and_one_too_many_are_named(kept, name):
+def test_missing_and_additional_files_are_named(kept, name):
     beside = "studies/a.md" if name.startswith("studies") else "bundles/gpu.tar.xz"
     (kept / beside).rename(kept / name)
     assert dict(differences(kept)) == {
@@ -45,7 +45,7 @@ def test_one_too_few_and_one_too_many_are_named(kept, name):
 
 
 @pytest.mark.parametrize("text", [None, "nonsense\n", b"\xff\xfe"])
-def test_without_a_list_nothing_is_trusted(kept, text):
+def test_a_missing_or_invalid_list_of_hashes_is_a_difference(kept, text):
     (kept / SUMS).unlink()
     if text is not None:
         (kept / SUMS).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -61,12 +61,12 @@ def test_a_folder_without_a_result_is_not_recorded(tmp_path):
     assert "is no folder, but the config names it as `reference`" in why
 
 
-# --- a bundle that was refused -------------------------------------------------------------------
+# --- refused bundles -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def received(tmp_path, monkeypatch):
-    """A folder with a config and a whole bundle, of which nothing is imported yet."""
+    """Folder with a config and a whole bundle that is not imported yet."""
     monkeypatch.chdir(tmp_path)
     there = config_with("there", ("a",), variants=["mhc"], depths=[2], backends=["torch"])
     for cell in there.cells():

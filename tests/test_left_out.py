@@ -1,4 +1,4 @@
-"""A network without one of its blocks, and how many of them matter."""
+"""Networks without one of their blocks, and the number of blocks that matter."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ NETWORKS = {
     "convnet": {"task": "fashion"},
 }
 LAST = ("attention_out", "down", "conv2")
-"""What the functions of a block end with, as `block.NAME.weight` and `.bias`."""
+"""Last layers of a block's functions, with parameters `block.NAME.weight` and `.bias`."""
 
 
 def trained_of(**settings):
@@ -35,7 +35,7 @@ def logits(network, params, inputs):
 
 
 def without_output(params, block):
-    """The parameters with those that the functions of a block end with at zero."""
+    """Parameters with the last layers of a block's functions set to zero."""
     found = copy.deepcopy(params)
     for name in found:
         if name.split(".")[0] == "block" and name.split(".")[1] in LAST:
@@ -45,7 +45,7 @@ def without_output(params, block):
 
 @pytest.mark.parametrize("variant", ["plain", "mhc", "hc_paper", "mhc_causal", "altup"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_leaving_a_block_out_is_zeroing_what_its_functions_end_with(network, variant):
+def test_leaving_a_block_out_equals_zeroing_its_last_layers(network, variant):
     problem, params, inputs = trained_of(**NETWORKS[network], variant=variant)
     whole = logits(problem.network, params, inputs)
     for block in range(3):
@@ -53,10 +53,10 @@ def test_leaving_a_block_out_is_zeroing_what_its_functions_end_with(network, var
         zeroed = without_output(params, block)
         assert found == pytest.approx(logits(problem.network, zeroed, inputs), abs=1e-12)
         assert np.abs(found - whole).max() > 1e-6
-        # What adds nothing is not missed.
+        # Leaving out a block that adds nothing changes nothing.
         again = logits(without_block(problem.network, block), zeroed, inputs)
         assert again == pytest.approx(found, abs=1e-12)
-    assert logits(problem.network, params, inputs).tolist() == whole.tolist()  # it is as it was
+    assert logits(problem.network, params, inputs).tolist() == whole.tolist()  # it is unchanged
 
 
 def rows_of(spec, backend):
@@ -78,26 +78,26 @@ def test_a_run_has_the_score_without_each_block_if_its_study_asks(backend):
     assert last["layers_that_matter"] == sum(
         score > last["exact_loss"] + border for score in expected
     )
-    # Nothing else is another; a study that does not ask has none, and the hash that it had.
+    # Losses do not change, and a study that does not ask has no such metric.
     others, _ = rows_of(make_spec(**settings), backend)
     assert "layers_that_matter" not in others[-1]
     assert [row["loss"] for row in others] == [row["loss"] for row in rows]
 
 
 def matter(spec, whole, parts):
-    """How many layers matter to a network with these scores: whole, and without each block."""
+    """Number of layers that matter, from scores of the whole network and without each block."""
     found = SimpleNamespace(problem=Problem(spec), score=lambda: whole)
     found.scores_without_block = dict(enumerate(parts, start=1))
     return Trained.layers_that_matter.fget(found)
 
 
-def test_a_block_matters_from_a_hundredth_of_the_way_to_chance():
+def test_a_block_matters_from_1_percent_of_the_way_to_chance():
     spec = make_spec(vocab=16)
     whole, chance = 1.0, math.log(16)
     one = 0.01 * (chance - whole)
     parts = [whole + 1.01 * one, whole + 0.99 * one, whole - 9 * one, math.nan, math.inf]
     assert matter(spec, whole, parts) == 3
     assert matter(spec, math.nan, parts) is None
-    # Of a share the lower one is worse; chance is a tenth.
+    # A lower accuracy is worse, and chance is a tenth.
     images = make_spec(task="fashion")
     assert matter(images, 0.9, [0.891, 0.893, 0.95, 0.89]) == 2

@@ -1,4 +1,4 @@
-"""The Makefile: what set-up says and gives to pip, and what cleaning spares."""
+"""Makefile: arguments that `setup` passes to pip, and files that `clean` keeps."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not in
 
 @pytest.fixture
 def make(tmp_path):
-    """A function that runs make in a folder with the Makefile and what it reads: its output."""
+    """Function that runs make in a folder with the Makefile and its inputs; returns its output."""
     for name in ("Makefile", "requirements.txt", "pyproject.toml"):
         shutil.copy(PROJECT / name, tmp_path)
 
@@ -46,14 +46,14 @@ def python(tmp_path):
     return file
 
 
-def test_setup_hands_arguments_on_to_pip(make, python):
+def test_setup_passes_arguments_to_pip(make, python):
     lines = make("setup", f"PYTHON={python}", "PIP_ARGS=--extra-index-url URL").splitlines()
     calls = [line for line in lines if line.startswith("pip ")]
     assert len(calls) == 2
     assert all("--extra-index-url URL" in call for call in calls)
 
 
-def test_an_environment_that_is_complete_is_not_made_again(make, python):
+def test_setup_skips_a_complete_environment(make, python):
     make("setup", f"PYTHON={python}")
     assert "pip" not in make("setup", f"PYTHON={python}")
 
@@ -75,7 +75,7 @@ MADE = [
 ]  # fmt: skip
 
 
-def test_clean_deletes_what_was_made_and_spares_what_was_carried(make, tmp_path):
+def test_clean_deletes_generated_files_and_keeps_inputs_and_imports(make, tmp_path):
     for name in [*CARRIED, *MADE]:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Metrics by hand: of a step, of a run, and the gain against exact arithmetic."""
+"""Metrics of steps and runs by hand, and the gain against exact arithmetic."""
 
 import itertools
 import math
@@ -62,7 +62,7 @@ def random_integers(*shape, seed=0):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7, 30, 500])
-def test_equals_the_exact_integer_product(depth):
+def test_the_gain_equals_the_exact_integer_product(depth):
     matrices = random_integers(depth, 4, 4, seed=depth)
     expected = exact_gain(exact_product(matrices))
     assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
@@ -72,7 +72,7 @@ def test_equals_the_exact_integer_product(depth):
 @pytest.mark.parametrize(
     ("matrices", "entry_rows_columns_and_errors"),
     [
-        # Later layers stand on the left, and forward means rows:
+        # Later layers stand on the left, and forward gains are row sums:
         # second · first = [[1, 1], [5, 6]]: rows 2 and 11, columns 6 and 7.
         # first · second = [[6, 1], [5, 1]]: rows 7 and 6, columns 11 and 2.
         ([[[1, 1], [0, 1]], [[1, 0], [5, 1]]], [6, 11, 7, 11, 7]),
@@ -94,7 +94,7 @@ def test_a_zero_product_has_gain_minus_infinity():
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_a_broken_matrix_has_no_gain_and_leaves_the_rest_of_its_batch_alone(broken):
+def test_a_nonfinite_matrix_has_no_gain_and_does_not_affect_its_batch(broken):
     matrices = np.ones((2, 3, 2, 2))
     matrices[0, 1, 0, 1] = broken
     found = np.array(composite_gain(matrices))
@@ -104,7 +104,7 @@ def test_a_broken_matrix_has_no_gain_and_leaves_the_rest_of_its_batch_alone(brok
     assert np.isnan(composite_gain([np.zeros((2, 2)), [[broken, 1.0], [1.0, 1.0]]])).all()
 
 
-def test_every_product_of_a_batch_is_taken_by_itself():
+def test_products_of_a_batch_are_independent():
     matrices = random_integers(2, 3, 6, 4, 4)
     gain = composite_gain(matrices)
     assert gain.max_entry.shape == gain.amax_forward.shape == gain.amax_backward.shape == (2, 3)
@@ -146,8 +146,8 @@ def test_a_step_is_not_finite_if_its_loss_or_a_logit_is_not(broken):
     assert column("nonfinite_event", logits).tolist() == [0, 0, 1]
 
 
-# Their own squares are [[1, 1], [0, 0]] and its transpose: one doubles the signal, the other the
-# gradient. Their mean, [[1, ½], [½, 0]], would do less than either.
+# WIDE and TALL equal their squares: one doubles the signal, the other the gradient. Their mean,
+# [[1, ½], [½, 0]], would do less than either.
 WIDE, TALL = np.array([[1.0, 1.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
 ONE = np.eye(2)
 POSITIONS = np.array([[[ONE, ONE]] * 2, [[WIDE, ONE]] * 2, [[WIDE, TALL]] * 2])
@@ -169,7 +169,7 @@ GAINS = {  # two · two = [[4, 0], [3, 1]]: entry 4, rows 4 and 4, columns 7 and
     [
         ({}, {"grad_norm": [5, 5, 10], "grad_norm_stem": [3, 0, 6], "grad_norm_H_res": [4, 5, 8]}),
         ({}, GAINS),
-        # |two − I| is 1 and 0, 1 and 0: a mean of ½ in each layer that has it.
+        # |two − I| is [[1, 0], [1, 0]]: a mean of ½ in each layer that has `two`.
         ({}, {"H_res_distance": [0, 0.25, 0.5]}),
         (  # the largest over positions, each with its own product
             {"H_res_of_one": POSITIONS},
@@ -217,10 +217,8 @@ def test_metrics_of_each_step_by_hand(reports, expected):
         ("mhc_paper", "sublayer", 3, (0, 2, 4)),
     ],
 )
-def test_what_a_step_says_of_gates_logits_and_the_embedding(
-    connect_cpu, variant, wrap, depth, layers
-):
-    """From the parameters alone: no gate in the matrices, no dynamic part, no activation."""
+def test_step_metrics_of_gates_logits_and_the_embedding(connect_cpu, variant, wrap, depth, layers):
+    """These metrics use parameters alone: no gate in matrices, no dynamic part, no activation."""
     spec = make_spec(variant=variant, wrap=wrap, depth=depth)
     params, backend = parameters_off_symmetry(spec), connect_cpu("torch")
     trainer = trainer_on(backend, spec, params)
@@ -244,7 +242,7 @@ def test_what_a_step_says_of_gates_logits_and_the_embedding(
     assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
 
 
-# --- what streams say of themselves ---------------------------------------------------------------
+# --- shares of streams in the output --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,10 +287,10 @@ def test_a_summary_by_hand():
         "gain_first": 6.0, "gain_final": 9.0,
         "amax_forward_log10_final": 10.0, "amax_backward_log10_final": 11.0,
         "nonfinite_total": 0,
-        "seconds_per_step": 2.0,  # the median of 1, 2, 6: the first step has the start-up in it
+        "seconds_per_step": 2.0,  # the median of 1, 2, 6: the first step includes start-up
         "seconds": 18.0,
     }  # fmt: skip
-    # What belongs to streams, to the first step and to images: these rows have none of it.
+    # Other metrics are None: these rows have no values of streams, the first step or images.
     assert summarise(rows) == {**dict.fromkeys(tasks.run_metrics()), **expected}
 
 
@@ -320,7 +318,7 @@ def test_a_summary_of_a_diverged_run_by_hand():
         ([1.0, INF, 2.0], None),
     ],
 )
-def test_the_unsteadiness_of_gradient_norms(norms, expected):
+def test_the_standard_deviation_of_changes_of_gradient_norms(norms, expected):
     rows = [row_of(step, 1.0, norm) for step, norm in enumerate(norms)]
     assert summarise(rows)["grad_norm_log10_sd"] == expected
 
@@ -328,19 +326,19 @@ def test_the_unsteadiness_of_gradient_norms(norms, expected):
 @pytest.mark.parametrize(
     ("distances", "expected"),
     [
-        ([0.375, 0.376, 0.37575], 0.00075),  # far from the identity from the start, and it stays
+        ([0.375, 0.376, 0.37575], 0.00075),  # starts and stays far from the identity
         ([0.375, 0.25, 0.125], 0.25),
         ([0.375, INF], None),
     ],
 )
-def test_what_H_res_learned_is_how_far_it_moved_and_not_how_far_it_is(distances, expected):
+def test_H_res_moved_is_the_change_and_not_the_distance(distances, expected):
     rows = [row_of(step, 1.0, 1.0) | {"H_res_distance": d} for step, d in enumerate(distances)]
     assert summarise(rows)["H_res_moved"] == expected
 
 
 def test_the_last_tenth_of_the_steps_by_hand():
     rows = [row_of(step, float(step), 1.0) for step in range(25)]
-    assert summarise(rows)["loss_tail"] == 23.5  # of 23 and 24
+    assert summarise(rows)["loss_tail"] == 23.5  # mean of 23 and 24
     assert summarise(rows[:3])["loss_tail"] == 2.0
     assert summarise([*rows[:24], row_of(24, NAN, 1.0)])["loss_tail"] is None
 
@@ -358,7 +356,7 @@ ACCURACY = Score("test_accuracy", "accuracy", "", lambda spec: 0.2, better="high
         (LOSS, 4.0, None, "not scored"),
         (LOSS, 4.0, 3.81, "at chance"),  # less than 5 % of the way from 4 to 0
         (LOSS, 4.0, 3.79, "learned"),
-        (LOSS, 0.0, 0.0, "at chance"),  # where chance is perfect
+        (LOSS, 0.0, 0.0, "at chance"),  # chance is already perfect
         (ACCURACY, 0.2, 0.239, "at chance"),  # less than 5 % of the way from 0.2 to 1
         (ACCURACY, 0.2, 0.241, "learned"),
     ],
@@ -371,17 +369,17 @@ def test_the_outcome_by_the_score(score, chance, value, expected):
 @pytest.mark.parametrize(
     ("norm", "expected"), [(1e6, "learned"), (1.1e6, "diverged"), (INF, "diverged")]
 )
-def test_an_exploded_gradient_of_the_first_weight_of_an_image_network(norm, expected):
+def test_an_exploded_stem_gradient_of_an_image_network_is_divergence(norm, expected):
     spec = make_spec(task="fashion", variant="resnet")
     rows = [row_of(step, 1.0, 1.0, grad_norm_stem=norm if step == 1 else 1.0) for step in range(3)]
     rows[-1]["test_accuracy"] = 0.5
     assert tasks.outcome_of(spec, rows) == (expected, 0.5)
-    tokens = make_spec()  # a name of a parameter decides nothing anywhere else
+    tokens = make_spec()  # in other tasks the norm of such a parameter has no effect
     rows[-1]["exact_loss"] = 0.5
     assert tasks.outcome_of(tokens, rows) == ("learned", 0.5)
 
 
-def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_study_says_so():
+def test_runs_without_a_score_use_the_training_loss_if_a_study_says_so():
     rows = [row_of(step, 3.0 - step / 10, 1.0) for step in range(20)]
     assert tasks.outcome_of(make_spec(), rows) == ("not scored", None)
     found, score = tasks.outcome_of(make_spec(), rows, "training_loss")
@@ -389,7 +387,7 @@ def test_runs_recorded_without_a_score_are_judged_by_the_training_loss_if_a_stud
 
 
 def test_bits_per_byte_are_bits_per_character_times_characters_per_byte():
-    """Bits are nats over ln 2; rows between evaluations have none."""
+    """Bits are nats over ln 2. Rows between evaluations have no validation loss."""
     rows = [
         {"validation_loss": 3 * math.log(2)},
         {},

@@ -1,4 +1,4 @@
-"""The token network at depth: both backends against the oracle, values, gradients and overflow."""
+"""Deep token networks: values, gradients and overflow of both backends against the oracle."""
 
 import math
 
@@ -53,7 +53,7 @@ def first_row(backend, spec, params, batch):
 
 
 def test_a_token_sees_no_later_token(backend):
-    # Nor does a connection whose weights come from the streams: it is one of each kind.
+    # One connection of each kind: with static weights, and with weights from the streams.
     for variant in ("mhc", "mhc_dynamic"):
         spec = make_spec(variant=variant)
         params = parameters_off_symmetry(spec)
@@ -87,7 +87,7 @@ def test_a_deep_network_equals_the_oracle(backends_here, variant, recipe, moved)
     loss = naive.cross_entropy(expected.logits, batch.targets)
     for backend in backends_here.values():
         logits, H_res = backend_forward(backend, spec, params, batch.inputs)
-        # Float32 rounds by 6e-8; dozens of layers, each normalised anew, leave it at some 5e-7.
+        # Float32 rounds by 6e-8; over dozens of normalised layers this grows to about 5e-7.
         assert logits == pytest.approx(expected.logits, abs=3e-6 * np.abs(expected.logits).max())
         assert (H_res is None) == (variant == "baseline")
         if H_res is not None:
@@ -106,20 +106,20 @@ def test_a_deep_network_equals_the_oracle(backends_here, variant, recipe, moved)
     [
         ("baseline", 12),
         ("mhc", 12),
-        ("hc", DEEP),  # activations reach 1e14: where MLX's own layer norm goes wrong
+        ("hc", DEEP),  # activations reach 1e14, where MLX's own layer norm is wrong
     ],
 )
-def test_gradients_of_a_deep_network_equal_those_of_the_oracle(check_first_step, variant, depth):
+def test_gradients_of_a_deep_network_equal_the_oracle(check_first_step, variant, depth):
     spec = make_spec(variant=variant, depth=depth, beta1=0.0, batch_size=2)
     check_first_step(spec, example_batch(spec), rel=1e-5, floor=1e-7)
 
 
-# --- hc at 48 layers: one event, two conventions -------------------------------------------------
+# --- overflow of hc at 48 layers -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
-def test_hc_at_48_layers_is_one_event_and_two_conventions(backend, recipe):
-    """The variance overflows: not a number on PyTorch, chance level on MLX; the gain is known."""
+def test_hc_at_48_layers_overflows_to_nan_on_torch_and_to_chance_on_mlx(backend, recipe):
+    """The variance overflows: NaN on PyTorch, chance level on MLX; the gain stays finite."""
     spec = make_spec(variant="hc", depth=48, recipe=recipe)
     params, batch = parameters_of(spec), example_batch(spec)
     row = first_row(backend, spec, params, batch)
@@ -142,7 +142,7 @@ def test_hc_at_48_layers_is_one_event_and_two_conventions(backend, recipe):
 
 @pytest.fixture
 def gelu_and_derivative(connect_cpu):
-    """Values of MLX's GELU and, by a cotangent of 3, its derivative."""
+    """Function that returns MLX's GELU and its derivative, from a cotangent of 3."""
     ops = connect_cpu("mlx").ops
     import mlx.core as mx
 
@@ -167,8 +167,8 @@ def test_mlx_gelu_and_its_derivative_to_one_millionth(gelu_and_derivative, reach
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("rows", [8, LARGE // 6 + 1])
-def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative, rows):
-    """As x Φ(x) says, but at −∞, where 0·∞ has no value: the native product gives NaN too."""
+def test_mlx_gelu_of_huge_and_nonfinite_inputs(gelu_and_derivative, rows):
+    """Values are x Φ(x), but NaN at −∞, where 0·∞ is undefined, as in the native product."""
     kinds = [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan]
     y, derivative = gelu_and_derivative(np.tile(kinds, (rows, 1)))
     assert y[0] == pytest.approx([0, 1e30, 0, math.inf, math.nan, math.nan], nan_ok=True)
@@ -178,7 +178,7 @@ def test_mlx_gelu_of_what_is_huge_or_not_a_number(gelu_and_derivative, rows):
 
 @pytest.fixture
 def attention_and_gradients(connect_cpu):
-    """[4, B, H, T, D/H]: MLX's causal attention, and its gradients by a cotangent of ones."""
+    """Function: causal attention in MLX and its gradients for ones, [4, B, H, T, D/H]."""
     ops = connect_cpu("mlx").ops
     import mlx.core as mx
 
@@ -193,7 +193,7 @@ def attention_and_gradients(connect_cpu):
 def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
     attention_and_gradients, connect_cpu
 ):
-    """Against PyTorch's in float64, and gradients by a cotangent of ones."""
+    """Against PyTorch in float64; gradients are for a cotangent of ones."""
     connect_cpu("torch")
     import torch
 
@@ -210,9 +210,9 @@ def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
 
 
 @pytest.mark.filterwarnings("error")
-def test_mlx_attention_of_what_is_not_a_number(attention_and_gradients):
+def test_mlx_attention_with_a_nan_key(attention_and_gradients):
     parts = np.random.default_rng(0).standard_normal((3, 1, 1, 512, 4))
-    parts[1, 0, 0, 200] = np.nan  # a key that the rows from there on see
+    parts[1, 0, 0, 200] = np.nan  # a key that rows 200 and later see
     out, *_ = attention_and_gradients(*parts)
     assert np.isfinite(out[0, 0, :200]).all()
     assert np.isnan(out[0, 0, 200:]).all()
@@ -221,8 +221,8 @@ def test_mlx_attention_of_what_is_not_a_number(attention_and_gradients):
 @pytest.mark.parametrize(
     ("power", "on_torch", "on_mlx"), [(18, 1, 1), (19.5, 0, 0), (25, math.nan, 0)]
 )
-def test_a_layer_norm_that_overflows_is_what_definitions_say(connect_cpu, power, on_torch, on_mlx):
-    """The root mean square of its output. The squares of 10^19.5 sum to more than a float32."""
+def test_a_layer_norm_that_overflows_is_as_in_definitions(connect_cpu, power, on_torch, on_mlx):
+    """Root mean square of its output. The sum of squares of 10^19.5 overflows float32."""
     connect_cpu("mlx"), connect_cpu("torch")
     import mlx.core as mx
     import torch
@@ -238,12 +238,12 @@ def test_a_layer_norm_that_overflows_is_what_definitions_say(connect_cpu, power,
         assert size == pytest.approx(expected, abs=1e-5, nan_ok=True)
 
 
-# --- why MLX has a layer norm of its own here ----------------------------------------------------
+# --- exact layer norm on MLX ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e6, 1e14, 1e17])
 def test_gradient_of_exact_layer_norm_at_any_scale(both_backends, scale):
-    """With respect to x, against PyTorch's in float64, relative to its size."""
+    """Gradient with respect to x against PyTorch in float64, relative to its largest entry."""
     import mlx.core as mx
     import torch
 

@@ -1,4 +1,4 @@
-"""Muon: against loops in float64, against PyTorch's own, and which parameters it moves."""
+"""Muon: steps against loops in float64, parameter groups, and the momentum schedule."""
 
 import math
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ SHAPES = [(3, 8, 8), (2, 12, 5), (2, 4, 9), (5, 4, 4), (2, 1, 6), (1, 6, 1)]
 
 
 def textbook(G):
-    """Five steps of Newton and Schulz on one matrix, in float64."""
+    """Five Newton-Schulz steps on one matrix, in float64."""
     if len(G) > len(G[0]):
         return textbook(G.T).T
     X = G / (math.sqrt((G**2).sum()) + 1e-7)
@@ -40,12 +40,12 @@ def random(*shape, seed=0):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stacked_matrices_are_orthogonalised_as_one_at_a_time(backend, shape):
+def test_stacked_matrices_are_orthogonalised_one_at_a_time(backend, shape):
     G = random(*shape)
     expected = np.stack([textbook(matrix) for matrix in G])
     assert orthogonalize(NumpyOps(), G) == pytest.approx(expected, abs=1e-12)
     found = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
-    # Each step multiplies small singular values by 3.4, and their rounding with them.
+    # Each step multiplies small singular values, and their rounding, by 3.4.
     assert found == pytest.approx(expected, abs=3e-5)
 
 
@@ -60,7 +60,7 @@ START = {
 }
 START = {name: value.astype(np.float32) for name, value in START.items()}
 MATRICES = {"tall": 1, "wide": 1, "qkv": 3}
-"""How many matrices stand one below the other."""
+"""Number of matrices stacked by rows in each layer of a parameter."""
 RATES = {"b": 0.3, "head": 0.05}
 UPDATE = OptimizerConfig(
     groups=(
@@ -80,7 +80,7 @@ def gradients_at(step):
 
 
 def trained(backend, steps, trainer=None):
-    """After steps on a loss whose gradients are the inputs."""
+    """Trainer after `steps` on a loss whose gradients are the inputs."""
     ops = backend.ops
 
     def objective(params, batch):
@@ -99,7 +99,7 @@ def trained(backend, steps, trainer=None):
 
 
 def textbook_steps(count):
-    """(parameters, averages) after so many steps, in float64, one matrix at a time."""
+    """(parameters, averages) after `count` steps, in float64, one matrix at a time."""
     params = {name: value.astype(np.float64) for name, value in START.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
@@ -133,7 +133,7 @@ def test_a_step_equals_the_textbook(backend, steps):
     assert {name for name in state if name.startswith("v.")} == {"v.b", "v.head"}
 
 
-# --- who is moved by what -------------------------------------------------------------------------
+# --- parameter groups -----------------------------------------------------------------------------
 
 OF_BLOCKS = {
     "block.qkv.weight", "block.attention_out.weight", "block.up.weight", "block.down.weight",
@@ -158,8 +158,8 @@ STUDY = {
         ("mhc_gated_static", {"H_res"}, {"stream_embedding", "gate", "H_pre", "H_post"}),
     ],
 )
-def test_the_groups_of_the_study(variant, by_muon, by_adamw):
-    """As the source sorts them: what a layer has as a matrix, mixing included; and the rest."""
+def test_parameter_groups_of_the_study(variant, by_muon, by_adamw):
+    """As in the source: matrices of layers, mixing included, go to Muon, the rest to AdamW."""
     spec = make_spec(variant=variant, **STUDY)
     update = optimizer_config(spec, tasks.Problem(spec).network.parameters())
     own = {kind: {f"connection.{n}" for n in s} for kind, s in (("muon", by_muon), ("a", by_adamw))}
@@ -180,7 +180,7 @@ def test_the_groups_of_the_study(variant, by_muon, by_adamw):
     assert (update.beta1, update.beta2, update.eps, update.clip) == (0.8, 0.95, 1e-10, 1.0)
 
 
-def test_the_momentum_rises_along_a_line():
+def test_the_momentum_rises_linearly():
     spec = SimpleNamespace(steps=1000, optimizer=Optimizer(lr=0.2, muon=Muon()))
     found = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
     assert found == pytest.approx([0.85, 0.9, 0.95, 0.95, 0.95])

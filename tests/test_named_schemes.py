@@ -1,4 +1,4 @@
-"""Schemes and variants in words: the tables of docs/schemes.md and reports, `fathom schemes`."""
+"""Descriptions of schemes and variants: docs/schemes.md, reports and `fathom schemes`."""
 
 import re
 
@@ -30,13 +30,13 @@ def scheme_of(value, streams=STREAMS):
 # --- named schemes -------------------------------------------------------------------------------
 
 
-def test_every_scheme_is_told_of():
+def test_every_scheme_has_a_description():
     assert list(ABOUT) == list(SCHEMES)
 
 
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("name", library.NAMES)
-def test_a_scheme_in_yaml_is_the_scheme(name, streams):
+def test_the_yaml_of_a_scheme_gives_the_scheme(name, streams):
     (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
     keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
     assert scheme_of({keys[k]: v for k, v in settings.items()}, streams) == scheme_of(name, streams)
@@ -51,9 +51,9 @@ def test_a_scheme_in_yaml_is_the_scheme(name, streams):
         ("deepseek_v4", 24 * 4 * 128 + 24 + 3, 4 * 4 * 128 + 4 + 1),
         # The rank is 20: 320/2048 of 128.
         ("qwen4_exp", (1 + 20 + 20 + 4) * 4 * 128, (1 + 20 + 20) * 4 * 128),
-        ("muse_spark", 128 + 64, 0),  # the gain is of every other function
+        ("muse_spark", 128 + 64, 0),  # every other function has a gain
         ("frac", (2 + 2 + 1) * 64 + 3 + 4 + 4 + 2, 0),
-        # Twelve and the output read, but not the first; the sixth block has k and v besides.
+        # Twelve queries: all reads but the first, and the output; the sixth block adds k and v.
         ("inkling2", 128, 2 * 128),
         ("denseformer", 0, 2 + 3 + 4 + 5 + 6 + 7),
     ],
@@ -73,8 +73,8 @@ mhc_demo,torch,there,plain,9,9,9,,
 """
 
 
-def test_costs_are_those_of_the_table(tmp_path):
-    """Times are of the machine that has timed most; counts are of any."""
+def test_costs_come_from_the_table(tmp_path):
+    """Times are from the machine with most timings; counts are from any."""
     file = tmp_path / "costs.csv"
     assert "cost, torch" not in about_schemes(file)["hc_demo"]
     file.write_text(COSTS, encoding="utf-8")
@@ -99,8 +99,8 @@ released,12,attn_res,attn_res,
 """
 
 
-def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
-    """Not of another study, another setting, or a depth that fewer runs have."""
+def test_H_res_moved_comes_from_runs_of_the_unchanged_scheme(tmp_path):
+    """Runs of other studies, other settings and less common depths do not count."""
     file = tmp_path / "cells.csv"
     file.write_text(CELLS, encoding="utf-8")
     told = {"mhc_paper": "0.02 (0.01 to 0.03)", "hy_v4": "0"}
@@ -111,7 +111,7 @@ def test_what_a_scheme_has_learned_is_that_of_its_runs_as_it_is(tmp_path):
         read_learned(file)
 
 
-def test_what_rests_on_a_connection_is_the_rise_of_the_loss_without_what_it_learned(tmp_path):
+def test_reset_is_the_rise_of_the_loss_without_learned_parameters(tmp_path):
     file = tmp_path / "learned.csv"
     file.write_text("variant,score,reset\nattn_res,2.5,2.75\nlaurel,2.5,2.5\n", encoding="utf-8")
     assert read_reset(file) == {"attn_res": {"reset": "0.25"}, "laurel": {"reset": "0"}}
@@ -124,7 +124,7 @@ def test_what_rests_on_a_connection_is_the_rise_of_the_loss_without_what_it_lear
 # --- the command ---------------------------------------------------------------------------------
 
 
-def test_a_short_name_is_all_that_networks_mean_by_it(capsys):
+def test_a_short_name_gives_its_scheme_in_every_network(capsys):
     cli.main(["schemes", "mhc"])
     out = capsys.readouterr().out
     assert set(yaml.safe_load(out)["connections"]) == {"mhc_dynamic", "mhc_demo"}
@@ -132,7 +132,7 @@ def test_a_short_name_is_all_that_networks_mean_by_it(capsys):
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])
-def test_a_scheme_that_is_none_is_refused_in_a_line(name, capsys):
+def test_an_unknown_scheme_is_refused_in_one_line(name, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["schemes", name])
     assert ended.value.code == 1
@@ -172,7 +172,7 @@ def test_variants_in_words(default_config):
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
 
 
-def test_what_a_finding_names_can_be_had_by_its_name_in_the_library():
+def test_the_library_has_the_schemes_that_findings_name():
     ours = SCHEMES | load_config([PROJECT / "config.yaml"]).connections
     added = [name for name in library.NAMES if name not in SCHEMES]
     assert added == ["mhc_cycle", "mhc_identity_cycle"]

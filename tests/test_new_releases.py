@@ -1,4 +1,4 @@
-"""`make new-releases`: which modules of other packages are to be read."""
+"""`make new-releases`: modules of other packages that have to be read."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CODE = "class {}:\n    def forward(self, x, {}):\n        return x + self.{} * x
 
 @pytest.fixture
 def folder(tmp_path):
-    """A function that makes the two packages with a module of that code."""
+    """Function that writes a module of CODE into a package and returns the folder of packages."""
 
     def make(package, module, *names):
         where = tmp_path / package / "models"
@@ -23,8 +23,8 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["transformers", "mlx_lm"])
-def test_an_unknown_module_is_listed_with_the_names_that_tell(folder, capsys, package):
-    """Which names tell, `test_peers` sees in the releases."""
+def test_an_unknown_module_is_listed_with_its_matching_names(folder, capsys, package):
+    """`test_peers` checks the pattern of names against the releases."""
     folder(package, "quite_new", "Layer", "y", "residual_scale")
     found = folder(package, "llama", "Layer", "residual", "weight")
     with pytest.raises(SystemExit, match="1 to read"):
@@ -32,7 +32,7 @@ def test_an_unknown_module_is_listed_with_the_names_that_tell(folder, capsys, pa
     assert capsys.readouterr().out == f"{package}.quite_new: residual_scale\n"
 
 
-def test_modules_with_a_scheme_and_those_that_were_read_are_not_listed(folder, capsys):
+def test_modules_that_are_schemes_or_were_read_are_not_listed(folder, capsys):
     folder("transformers", "deepseek_v4", "DeepseekV4HyperConnection", "y", "w")
     folder("transformers", "beit", "Layer", "y", "lambda_1")
     new_releases.main(folder("mlx_lm", "talkie", "Block", "y", "embed_skip"))

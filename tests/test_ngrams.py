@@ -1,4 +1,4 @@
-"""Counting models: against probabilities worked out by hand, and one n-gram at a time."""
+"""N-gram models against probabilities by hand, and against the recursive definition."""
 
 import math
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ def bits_of(training, validation, characters, order):
 
 
 def one_by_one(training, validation, characters, order):
-    """The definition, with a recursion for each character."""
+    """Bits per character of each order, by the recursive definition."""
     followers = defaultdict(Counter)
     for length in range(order):
         for i in range(length, len(training)):
@@ -46,7 +46,7 @@ def one_by_one(training, validation, characters, order):
     ]
 
 
-def test_by_hand():
+def test_bits_by_hand():
     # Training aab: n(a) 2, n(b) 1, t 2 of V 3, so p(a) = (2 + 2/3) / 5, p(b) = (1 + 2/3) / 5 and
     # p(c) = (2/3) / 5. After a come a and b, once each: p(b | a) = (1 + 2 p(b)) / 4, and
     # p(c | a) = 2 p(c) / 4; nothing comes after b, so p(c | b) = p(c).
@@ -67,7 +67,7 @@ def test_by_hand():
     ],
 )
 @pytest.mark.parametrize("table", [ngrams.TABLE, 0], ids=["counted", "sorted"])
-def test_as_one_by_one(training, validation, table, monkeypatch):
+def test_bits_equal_the_recursive_definition(training, validation, table, monkeypatch):
     monkeypatch.setattr(ngrams, "TABLE", table)
     characters = "".join(sorted({*training, *validation}))
     expected = one_by_one(training, validation, characters, 5)

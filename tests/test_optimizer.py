@@ -1,4 +1,4 @@
-"""AdamW as the trainers run it, against the textbook in float64; what decays; the schedule."""
+"""AdamW of the trainers against the textbook in float64, decayed parameters, and schedules."""
 
 import math
 from types import SimpleNamespace
@@ -13,19 +13,19 @@ from fathom.optimizers import OptimizerConfig, ParamGroup, optimizer_config, sch
 from gradients import STEADY
 from param_helpers import make_spec, parameters_of
 
-# An eps that is not negligible, or its place in the formula would not be tested; likewise decay.
+# eps and decay are not negligible, so that their places in the formula are tested.
 OPTIMIZER = Optimizer(lr=0.05, beta1=0.8, beta2=0.95, eps=0.03, weight_decay=0.4)
 START = {
-    # Its rows lie in memory one beside the other, as those of an orthogonal draw do.
+    # In column-major order, as an orthogonal draw.
     "w": np.array([[1.0, -2.0, 0.5], [3.0, 0.1, -0.7]], dtype=np.float32, order="F"),
     "b": np.array([0.3, -0.2, 0.9], dtype=np.float32),
 }
 FLOAT32 = 1e-6
-"""Three steps on numbers of order one: a dozen roundings of 6e-8 each."""
+"""Error of three steps on numbers of order one: a dozen roundings of 6e-8 each."""
 
 
 def update_with(bias_correction, hyper=OPTIMIZER, decayed=("w", "b")):
-    """AdamW on both parameters, of which these decay."""
+    """AdamW on both parameters, with decay of those in `decayed`."""
     decays = {name: hyper.weight_decay if name in decayed else 0.0 for name in START}
     groups = tuple(ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items())
     betas = {"beta1": hyper.beta1, "beta2": hyper.beta2, "eps": hyper.eps}
@@ -39,7 +39,7 @@ def batch(step):
 
 
 def take_step(trainer, *steps, scheduled=STEADY):
-    """One step on the batches of these."""
+    """Take one training step on the batches of `steps`."""
     batches = [tasks.Batch({"x": inputs}, targets) for inputs, targets in map(batch, steps)]
     trainer.step(batches, scheduled)
 
@@ -56,13 +56,13 @@ def quadratic(ops):
 
 
 def quadratic_gradient(params, inputs, targets):
-    """The gradient of the above, by hand."""
+    """The gradient of `quadratic`, by hand."""
     error = params["w"] * inputs + params["b"] - targets
     return {"w": error * inputs, "b": error.sum(axis=0)}
 
 
 def textbook_adamw(steps, bias_correction, hyper, decayed=("w", "b")):
-    """(params, m, v) after so many steps, in float64."""
+    """(params, m, v) after `steps` steps, in float64."""
     params = {name: value.astype(np.float64) for name, value in START.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
     v = {name: np.zeros_like(value) for name, value in params.items()}
@@ -112,12 +112,12 @@ def test_first_steps_equal_the_textbook(backend, steps, bias_correction, decayed
         for name, value in values.items():
             allowed = 5 * FLOAT32 * (1 + np.abs(value).max())
             assert state[f"{kind}.{name}"] == pytest.approx(value, abs=allowed), (kind, name)
-    # Norms are reported as they were before clipping.
+    # Reported norms are those before clipping.
     norms = [np.linalg.norm(g) for g in quadratic_gradient(START, *batch(0)).values()]
     assert trainer.collect()["grad_norms"][0] == pytest.approx(norms, rel=1e-5)
 
 
-# --- what decays ---------------------------------------------------------------------------------
+# --- weight decay --------------------------------------------------------------------------------
 
 MATRICES = {
     "embedding.token", "embedding.position", "block.qkv.weight", "block.attention_out.weight",
@@ -140,7 +140,7 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
     ],
 )
 def test_which_parameters_are_matrices(task, variant, expected):
-    """All others are biases, gains, gates, α, b, scales and logits of mixing."""
+    """All other parameters are biases, gains, gates, α, b, scales and logits of mixing."""
     spec = make_spec(task=task, variant=variant, decay="matrices", weight_decay=0.1)
     assert decayed(spec) == expected
     every = make_spec(task=task, variant=variant, decay="all", weight_decay=0.1)
@@ -156,7 +156,7 @@ def decayed(spec):
     }
 
 
-def test_what_a_trainer_hands_out_is_of_its_present_and_stays(backend):
+def test_outputs_of_a_trainer_are_current_and_do_not_change_later(backend):
     trainer = trained(backend, 2)
     assert trainer.collect()["loss"].shape == (2,)
     state, params = trainer.state(), trainer.parameters()
@@ -186,8 +186,8 @@ def test_the_learning_rate_by_hand():
     assert group.lr == 8e-4
 
 
-def test_a_rate_that_falls_along_a_line_over_the_last_share():
-    """Of 20 steps the last 20 % are four: the first of them has the full rate still."""
+def test_a_rate_that_falls_linearly_over_the_final_share():
+    """The last 20 % of 20 steps are four, and the first of these still has the full rate."""
     rates = [1.0] * 16 + [1.0, 0.75, 0.5, 0.25]
     spec = SimpleNamespace(steps=20, optimizer=Optimizer(lr=1.0, schedule="linear_end"))
     assert [schedule_at(spec, step).rate for step in range(20)] == pytest.approx(rates)
@@ -220,7 +220,7 @@ def test_batches_of_one_step_are_averaged(backend):
     assert int(state["step"]) == 1
 
 
-def test_clipping_is_of_the_mean_of_the_batches(backend):
+def test_clipping_applies_to_the_mean_of_the_batches(backend):
     hyper = OPTIMIZER.model_copy(update={"clip": 0.5, "beta1": 0.0})
     trainer = trainer_of(backend, hyper=hyper)
     take_step(trainer, 0, 1, 2)
@@ -229,8 +229,8 @@ def test_clipping_is_of_the_mean_of_the_batches(backend):
     assert norm == pytest.approx(0.5, rel=1e-5)
 
 
-def test_one_batch_of_logits_that_are_not_finite_is_seen(backend):
-    """Even if the last of the step is."""
+def test_nonfinite_logits_of_one_batch_are_detected(backend):
+    """Each batch is tested, also if the last batch of the step is finite."""
     for k in range(3):
         trainer = trainer_of(backend)
         batches = [tasks.Batch({"x": inputs}, targets) for inputs, targets in map(batch, range(3))]
@@ -239,7 +239,7 @@ def test_one_batch_of_logits_that_are_not_finite_is_seen(backend):
         assert not trainer.collect()["logits_finite"][0]
 
 
-def test_a_step_takes_its_own_batches_each_once():
+def test_each_step_takes_its_own_batches_once():
     spec, task = make_spec(accumulate=3, seed=5), tasks.load("tokens")
     taken = [batch for step in range(3) for batch in tasks.Problem(spec).batches(step)]
     for number, found in enumerate(taken):

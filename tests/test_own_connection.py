@@ -1,4 +1,4 @@
-"""Connections of one's own: PyTorch modules in files that a config names."""
+"""Users' connections: PyTorch modules in files that a config names."""
 
 import importlib
 import json
@@ -66,38 +66,38 @@ def losses(spec, name="run"):
     return np.array([row["loss"] for row in train(spec, name)])
 
 
-# --- a scheme that stands, written anew -----------------------------------------------------------
+# --- known schemes, rewritten ---------------------------------------------------------------------
 
 
-def test_mhc_lite_by_hand_has_its_losses():
+def test_rewritten_mhc_lite_has_the_metrics_of_mhc_lite():
     """Both round in float32; at a rate of 0.01 the four steps keep differences near 2⁻²⁴."""
     ours = train(spec_of({"module": "lite.py:Lite"}), "ours")
     theirs = train(spec_of({"connection": "mhc_lite"}), "theirs")
     for name in ("loss", "stream_similarity", "stream_difference", "grad_norm"):
         one, other = ([row[name] for row in rows] for rows in (ours, theirs))
-        # A norm squares and adds a thousand rounded numbers, a difference cancels.
+        # A norm adds squares of a thousand rounded numbers; a difference loses digits.
         np.testing.assert_allclose(one, other, rtol=2e-6 if name == "loss" else 1e-4)
         assert len(set(other)) > 1
     for name in ("gain_proxy_log10_max_entry", "amax_forward_log10"):
         one, other = ([row[name] for row in rows] for rows in (ours, theirs))
-        # Before the first update both only round. AdamW then moves a number whose gradient is
-        # rounding by up to the rate, 0.01; times α, 0.01, that is 1e-4 of a logit.
+        # Before the first update only rounding differs. AdamW then moves a number whose gradient
+        # is rounding by up to the rate, 0.01; times α, 0.01, this moves a logit by 1e-4.
         np.testing.assert_allclose(one[0], other[0], atol=1e-6)
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("wrap", ["block", "sublayer"])
 @pytest.mark.parametrize("name", ["function", "Class"])
-def test_plain_by_hand_is_plain(name, wrap):
-    """Also around blocks that add their input: it is subtracted, and added again."""
+def test_rewritten_plain_has_the_losses_of_plain(name, wrap):
+    """For blocks that add their input, it is subtracted and added again."""
     model = {**STUDY["model"], "wrap": wrap}
     ours = losses(spec_of({"module": f"plain.py:{name}"}, model=model), "ours")
     theirs = losses(spec_of("baseline", model=model), "theirs")
     np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
 
-def test_a_function_without_a_block_is_plain_without_it():
-    """Its input is found by calling it again up to the function."""
+def test_rewritten_plain_without_a_block_equals_plain_without_it():
+    """The input of a left-out block is found by another call of the module up to it."""
     rows = [
         train(spec_of(c, leave_out_blocks=True), n)[-1]
         for c, n in (({"module": "plain.py:function"}, "ours"), ("baseline", "theirs"))
@@ -130,7 +130,7 @@ def test_the_path_is_relative_to_the_config_that_names_it():
     write("mine/config.yaml", json.dumps({"studies": {"own": study}}))
     config = load_config(["mine/config.yaml"])
     assert config.connection("own", "one").module == "mine/plain.py:Class"
-    # As the workflow writes it, and reads it again from elsewhere.
+    # The workflow writes the config and reads it from another folder.
     Path("results").mkdir()
     write("results/config.json", json.dumps(config.resolved()))
     again = load_config(["results/config.json"])
@@ -156,13 +156,13 @@ def test_a_spec_is_read_without_its_file():
     assert parse_spec(json.loads(spec.json()), "spec") == spec
 
 
-def test_a_job_of_the_workflow_trains_it_from_the_spec_alone():
+def test_a_job_of_the_workflow_trains_from_the_spec_alone():
     spec = spec_of({"module": "plain.py:function", "scale": 2})
     main(["job", spec.json(), "--out", "job"])
     assert read_rows(Path("job"))[-1]["loss"] == losses(spec)[-1]
 
 
-def test_weights_of_a_connection_whose_file_is_not_here_cannot_be_checked():
+def test_weights_cannot_be_checked_without_the_file_of_the_connection():
     spec = spec_of(CLASS, weights=True)
     run_cell(spec, Path("run"))
     Path("run/verdict.json").unlink()
@@ -185,7 +185,7 @@ def test_a_changed_file_makes_its_runs_stale_and_no_others():
     assert validate_run(Path("plain"), spec_of("baseline")).counts
 
 
-def test_a_file_that_changes_under_a_training_is_refused():
+def test_a_file_that_changes_during_a_training_is_refused():
     spec = spec_of(CLASS)
     other = spec.connection.model_copy(update={"digest": "0" * 16})
     spec = spec.model_copy(update={"connection": other})
@@ -193,7 +193,7 @@ def test_a_file_that_changes_under_a_training_is_refused():
         run_cell(spec, Path("run"))
 
 
-def test_initial_numbers_follow_the_seed():
+def test_initial_parameters_follow_the_seed():
     write(
         "drawn.py",
         PLAIN.replace("class Class(nn.Module):", "import torch\n\n\nclass Class(nn.Module):\n"
@@ -214,7 +214,7 @@ def test_initial_numbers_follow_the_seed():
         assert (at[0][f"connection.{name}"] != expected).all()
 
 
-def test_what_is_exempt_does_not_decay():
+def test_exempt_parameters_do_not_decay():
     from fathom.optimizers import optimizer_config
 
     spec = spec_of({"module": "lite.py:Lite"})
@@ -308,12 +308,12 @@ def checks_of(text, made, **settings):
 @pytest.mark.parametrize(
     "read",
     [
-        # Inside each pair of tokens: none crosses the middle of a window.
+        # A leak inside each pair of tokens, so none crosses the middle of a window.
         "x.unflatten(1, (-1, 2)).mean(2, keepdim=True).expand(-1, -1, 2, -1).flatten(1, 2)",
-        "x0.mean(dim=1, keepdim=True)",  # which an exchange of tokens does not change
+        "x0.mean(dim=1, keepdim=True)",  # an exchange of tokens does not change it
     ],
 )
-def test_a_leak_is_found_wherever_it_is(read):
+def test_a_leak_in_pairs_or_from_the_input_is_found(read):
     text = LEAKING.replace("x.mean(dim=1, keepdim=True)", read)
     assert checks_of(text, "Leaking")["causality"].failed
 
@@ -343,7 +343,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_what_a_file_raises_is_one_line_that_names_it(name, fathom):
+def test_an_error_in_a_file_is_one_line_that_names_it(name, fathom):
     text, message = MISTAKES[name]
     write("own.py", text)
     write("own.yaml", json.dumps({"results": "out", "studies": {"own": {
@@ -368,7 +368,7 @@ def late():
 """
 
 
-def test_what_a_pass_raises_after_the_checks_is_one_line():
+def test_an_error_in_a_pass_after_the_checks_is_one_line():
     old = "        return function(x0, functions)"
     raises = "        if x0.requires_grad and late():\n            raise ValueError('late')\n"
     write("late.py", PLAIN.replace(old, raises + old) + LATE)
@@ -377,7 +377,7 @@ def test_what_a_pass_raises_after_the_checks_is_one_line():
     assert said.startswith("late.py:Class: ValueError: late (line ")
 
 
-def test_reading_the_token_before_is_causal():
+def test_reading_the_previous_token_is_causal():
     checks = checks_of(SHIFTED, "Shifted")
     assert not any(check.failed for check in checks.values())
     assert {"seed", "shapes", "second pass", "gradients", "causality", "at the start"} == {*checks}

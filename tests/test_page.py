@@ -1,4 +1,4 @@
-"""The page: what Markdown becomes, which data it has, and that it loads nothing from elsewhere."""
+"""The page: HTML from Markdown, its data, and that it loads nothing from elsewhere."""
 
 import base64
 import dataclasses
@@ -151,7 +151,7 @@ def test_a_row_has_words_units_and_intervals(results):
     assert (mean, runs) == ("10", "3")
     assert [float(end.replace("·10^", "e")) for end in ends.split(" to ")] == pytest.approx(
         [low, high], rel=0.05
-    )  # of two digits
+    )  # printed with two digits
     assert not [name for name in told if "_" in name]
     assert told["to train its first seed again"] == (
         "fathom train a --depth 8 --variant mhc --backend torch --seed 0 --out again "
@@ -159,7 +159,7 @@ def test_a_row_has_words_units_and_intervals(results):
     )
 
 
-def test_every_column_that_a_link_leads_to_has_words():
+def test_every_linked_column_has_words():
     claims = [field.name for field in dataclasses.fields(Judgement)]
     for columns in (effects.COLUMNS, effective_depth.COLUMNS, worth.COLUMNS, claims):
         assert {name for name in columns if "_" in name} <= WORDS.keys() | set().union(
@@ -168,8 +168,8 @@ def test_every_column_that_a_link_leads_to_has_words():
     assert not [words for words in WORDS.values() if "_" in words]
 
 
-def test_a_link_to_the_reference_leads_to_its_page_where_it_has_one(results, tmp_path):
-    """Else to the Markdown file."""
+def test_links_to_the_reference_lead_to_its_page_if_it_has_one(results, tmp_path):
+    """Otherwise they lead to the Markdown file."""
     kept = tmp_path / "kept"
     for name in ("verdicts", "claims"):
         (kept / "tables").mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def test_a_link_to_the_reference_leads_to_its_page_where_it_has_one(results, tmp
     assert {"../kept/index.html#results", "../kept/index.html#studies-a--score"} <= set(links)
 
 
-def test_the_explorer_has_each_run_and_gaps_where_it_was_not_finite(results):
+def test_explorer_has_every_run_with_gaps_at_non_finite_steps(results):
     long = [4.0 * 0.99**i for i in range(1000)]
     runs = [trained(long, "baseline"), trained([*long[:500], *[math.nan] * 500], "mhc")]
     runs += [trained([4.0, math.inf], "mhc", study="b")]
@@ -210,8 +210,8 @@ def test_the_explorer_has_each_run_and_gaps_where_it_was_not_finite(results):
     assert study["chance"]["step"]["loss"] == pytest.approx(math.log(64))
 
 
-def test_of_more_runs_each_has_fewer_steps_in_the_explorer(monkeypatch):
-    """Two runs where one has 14 evenly spaced steps and 13 from the first on: half of each."""
+def test_explorer_keeps_fewer_steps_per_run_of_more_runs(monkeypatch):
+    """A single run keeps 13 evenly spaced steps and 13 early ones; two keep half of each."""
     monkeypatch.setattr(explorer, "MANY", 1)
     steps = frame(*(trained([1.0] * 1000, seed=seed)[1] for seed in (0, 1)))
     drawn = explorer.thinned(steps, []).groupby("seed")["step"]
@@ -219,7 +219,7 @@ def test_of_more_runs_each_has_fewer_steps_in_the_explorer(monkeypatch):
     assert (drawn.min() == 0).all() and (drawn.max() == 999).all()
 
 
-def test_the_explorer_has_no_plain_networks_of_a_ladder(results):
+def test_explorer_leaves_out_plain_networks_of_a_ladder(results):
     runs = [trained(THREE, variant) for variant in ("baseline", "baseline_x200")]
     config = write_results(results, runs, {"RESULTS.md": "# R"}, a={"ladder": {"baseline": [2]}})
     steps = frame(runs[0][1])  # tables of steps have no trainings of ladders

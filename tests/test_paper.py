@@ -1,4 +1,4 @@
-"""The paper: text that typst shows as it is, what is said of every world of runs, and its bytes."""
+"""The paper: text that typst shows literally, its sentences on made-up runs, its bytes."""
 
 import importlib.util
 import json
@@ -31,12 +31,12 @@ def typst():
 
 
 def of_typst(typst, expression):
-    """The value of an expression, as typst itself has it."""
+    """The value of an expression, evaluated by typst."""
     found = typst.query(f"#metadata({expression}) <found>".encode(), "<found>", field="value")
     return json.loads(found)[0]
 
 
-def test_typst_reads_back_what_was_written(typst):
+def test_typst_reads_back_written_text(typst):
     @settings(max_examples=20, deadline=None)
     @given(st.text(min_size=1))
     def reads_back(text):
@@ -48,7 +48,7 @@ def test_typst_reads_back_what_was_written(typst):
     assert of_typst(typst, f"[{as_typst(NASTY)}].text") == NASTY
 
 
-# --- what the files may hold -----------------------------------------------------------------
+# --- files of the paper ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +66,14 @@ def published(shipped):
 
 @pytest.fixture(scope="module")
 def few(published):
-    """As `published`, with the claims on gains alone, and no values: these take longest."""
+    """As `published`, but only claims on gains and no values, because these take longest."""
     gains = [claim for claim in published.claims if claim.id.startswith("gain-")]
     return published.model_copy(update={"values": [], "claims": gains})
 
 
 @pytest.fixture
 def source(few, folder_of_paper, tmp_path):
-    """A function that gives the paper's source of a world, which typst has read if it is here."""
+    """Function that returns the paper's source for runs; typst compiles it if installed."""
 
     def write(loss_of=by_recipe, published=few, device="Test CPU", labels=None, **changes):
         config = study_config(tmp_path / "results", **changes)
@@ -107,7 +107,7 @@ def has_typst():
 
 
 def shown_in(text):
-    """The source with its strings as a reader sees them."""
+    """The source, with strings as a reader sees them."""
     plain = re.sub(r'#(?:super\()?"((?:[^"\\]|\\.)*)"\)?;', r"\1", text)
     return " ".join(plain.replace("\\\\", "\\").split())
 
@@ -115,8 +115,8 @@ def shown_in(text):
 SMALL = {"depths": [48], "variants": ["hc", "mhc"]}
 
 
-def test_the_paper_says_what_the_tables_hold(source, published, folder_of_paper):
-    """The plain network has two depths more, of which no sentence on another may speak."""
+def test_paper_states_the_values_of_the_tables(source, published, folder_of_paper):
+    """The plain network has two more depths; no sentence on another may mention them."""
     text = source(
         lambda cell: (
             by_recipe(cell) if cell.variant == "baseline" or cell.depth in DEPTHS else None
@@ -162,7 +162,7 @@ def test_without_any_run_the_paper_says_so(source, published):
     assert "only a part of the tests" not in text
 
 
-def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing(source):
+def test_paper_names_backends_without_runs_and_escapes_texts_of_run_folders(source):
     there = {"device": NASTY, **SMALL}
     text = source(lambda cell: by_recipe(cell) if cell.backend == "torch" else None, **there)
     assert NASTY.replace('"', '\\"') in text
@@ -170,10 +170,10 @@ def test_a_backend_that_was_not_run_is_named_and_texts_of_run_folders_do_nothing
     assert "No study was measured in two places, so backends cannot be compared." in text
 
 
-def test_runs_that_all_diverge_and_have_no_figures_are_told(source):
+def test_paper_reports_diverged_runs_and_missing_figures(source):
     text = source(lambda cell: NAN, **SMALL)
     assert "[NaN (3 of 3)]" in text
-    # Nor is any figure drawn of them.
+    # No figure is drawn of them.
     assert "_The figure depth scaling of depth-mlx, PyTorch is not drawn here._" in text
     assert "#drawing(" not in text
     assert "@fig-" not in text
@@ -203,7 +203,7 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
     told = "[1], [1], [mhc against baseline, 4 layers: × 10 (× 10 to × 10)]"
     assert f"([parts], [4 layers], [PyTorch], {told})" in text
-    # A study without a part is told by its score alone.
+    # A study without a part is reported by its score alone.
     assert "*pictures*" in text
     best = "the highest test accuracy of 2 variants is 0.75 at 4 layers (mhc_causal); chance is 0.1"
     assert best in text
@@ -235,7 +235,7 @@ def test_the_same_tables_make_the_same_bytes(typst, small, few, folder_of_paper)
     assert str(folder.parent).encode() not in found[0]
 
 
-def test_what_typst_cannot_read_is_one_line(typst, small, few, folder_of_paper, tmp_path):
+def test_error_of_typst_is_one_line(typst, small, few, folder_of_paper, tmp_path):
     config, folder = small
     shutil.copytree(folder_of_paper.parent / "templates", tmp_path / "templates")
     copy = shutil.copytree(folder_of_paper, tmp_path / "paper")

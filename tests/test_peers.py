@@ -1,7 +1,7 @@
-"""The connections of released models, held against the releases themselves.
+"""The connections of released models, compared with the releases themselves.
 
 `make test-peers` installs these and runs this file. The releases compute in float64, without their
-own casts to float32, and each is given our parameters. Compared are what every function reads, the
+own casts to float32, and with our parameters. The tests compare the input of every function, the
 streams before every function and after the last, the output, and the gradient of a sum over the
 output with respect to the input and every parameter. Two layers of a release are four functions.
 """
@@ -33,7 +33,7 @@ ALL = ("pre", "post", "res")
 
 
 def peer(module):
-    """A module of a release. Skips the test where it is not installed; not so in its own target."""
+    """A module of a release. Skips the test if it is missing, except in `make test-peers`."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -56,14 +56,14 @@ def same(x):
 
 @dataclass
 class Pass:
-    """What a pass through all functions computed."""
+    """Results of a pass through all functions."""
 
     inputs: list[Any] = field(default_factory=list)
-    """[B, T, C] of each function."""
+    """Input of each function, [B, T, C]."""
     streams: list[Any] = field(default_factory=list)
-    """[B, T, S, C] before each function, and the last; none of a single stream."""
+    """Streams before each function and after the last, [B, T, S, C]; none for one stream."""
     output: Any = None
-    """[B, T, C]"""
+    """The output, [B, T, C]."""
 
     def record(self, function: Callable) -> Callable:
         """A function that also keeps its input."""
@@ -92,8 +92,8 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((B, T, C))
 WEIGHTS = rng.standard_normal((FUNCTIONS, C, C)) / np.sqrt(C)
 PROBE = rng.standard_normal((B, T, C))
+"""The tests compare gradients of Σ PROBE · output."""
 MORE_WEIGHTS = rng.standard_normal((10, C, C)) / np.sqrt(C)
-"""The gradients compared are those of Σ PROBE · output."""
 
 
 def connection_of(settings, functions=FUNCTIONS, **site):
@@ -102,7 +102,7 @@ def connection_of(settings, functions=FUNCTIONS, **site):
 
 
 def parameters(connection):
-    """Initial parameters, each moved at random: in float64."""
+    """Initial parameters plus random noise, in float64."""
     rng = np.random.default_rng(1)
     return {
         name: value.astype(np.float64) + 0.5 * rng.standard_normal(value.shape)
@@ -111,7 +111,7 @@ def parameters(connection):
 
 
 def mixed(m):
-    """What a function makes of its input, or of q, k and v."""
+    """One array from the input of a function, or from its inputs q, k and v."""
     return 0.5 * m[0] - m[1] + 2 * m[2] if isinstance(m, tuple) else m
 
 
@@ -138,9 +138,9 @@ def our_pass(ops, connection, params, x, functions):
 
 
 def on_torch(connection, release, tied=same):
-    """Ours and a release's pass in float64, and the gradients of both, from the same parameters.
+    """(our, the release's) pass with its gradients in float64, from the same parameters.
 
-    `tied`: what makes ours of these, where the release has fewer.
+    `tied`: function from these to our parameters, if the release has fewer.
     """
     import torch
 
@@ -168,7 +168,7 @@ def on_torch(connection, release, tied=same):
 
 
 def on_mlx(connection, release=None, tied=same):
-    """The same in float32; ours alone without a release."""
+    """As `on_torch` in float32; our pass alone without a release."""
     import mlx.core as mx
 
     ops = connect("mlx", device="cpu").ops
@@ -193,7 +193,7 @@ def on_mlx(connection, release=None, tied=same):
 
 
 def errors(found, expected):
-    """The largest differences of (all that is computed forwards, all gradients).
+    """The largest differences of (inputs, streams and output; gradients).
 
     Relative to the largest entry of the same array.
     """
@@ -215,11 +215,11 @@ def errors(found, expected):
 
 
 GIVEN: list[dict[str, Any]] = []
-"""The tensors that modules of a release were given, by the names of their parameters."""
+"""The tensors assigned to each module of a release, by the module's parameter names."""
 
 
 def bare(cls, **parts):
-    """A module of a release without the parts that it would make itself."""
+    """A module of a release with these parts alone, without its own `__init__`."""
     import torch
 
     if tensors := {n: part for n, part in parts.items() if isinstance(part, torch.Tensor)}:
@@ -232,7 +232,7 @@ def bare(cls, **parts):
 
 
 def given(module, **tensors):
-    """The module with these tensors for parameters, which keep their gradients."""
+    """The module with these tensors as parameters, so that gradients reach them."""
     GIVEN.append(tensors)
     for name, tensor in tensors.items():
         *path, last = name.split(".")
@@ -243,7 +243,7 @@ def given(module, **tensors):
 
 
 def stub(function, extra=0):
-    """A module that is a function, and returns so many None besides."""
+    """A module that applies a function, and returns `extra` None after its output."""
     import torch
 
     class Stub(torch.nn.Module):
@@ -261,7 +261,7 @@ def first_of(value):
 
 
 def flat(p, names, k):
-    """Layer k of parameters, each flattened behind its first axis, one after the other."""
+    """Layer k of the named parameters, flattened and concatenated."""
     import torch
 
     return torch.cat([p[f"connection.{name}"][k].flatten() for name in names])
@@ -311,7 +311,7 @@ hy_v4_vl = partial(hyper_connections, "hy_v4_vl", "HYV4VL", "HYV4VLTextConfig", 
 
 
 def kernels(p, x, functions):
-    """`mhc_kernels`: the same connection; its streams are summed in the end."""
+    """`mhc_kernels`: the connection of DeepSeek V4, with its final streams summed."""
     p = {**p, "connection.readout": p["connection.b_pre"][0]}
     p["connection.readout_phi"] = p["connection.phi_pre"][0]
     p["connection.readout_alpha"] = p["connection.alpha"][0, :1]
@@ -334,11 +334,11 @@ ZAYA = {
     for theirs, ours in {"hidden_states": "output", "residual": "stream"}.items()
     for part in ("scale", "bias")
 }
-"""Parameters of releases, and the names of ours."""
+"""Our names of parameters, by the names of the releases."""
 
 
 def of_layer(p, names, k):
-    """Our parameters of function k by the names of a release, those that there are."""
+    """Our parameters of function k by the names of a release, without missing ones."""
     own = {theirs: p[f"connection.{ours}"] for theirs, ours in names.items()}
     return {theirs: value[k] for theirs, value in own.items() if k < len(value)}
 
@@ -383,7 +383,7 @@ def altup(p, x, functions):
     for k, layer in enumerate(model.layers):
         layer.input_layernorm = layer.pre_feedforward_layernorm = stub(same)
         layer.post_attention_layernorm = layer.post_feedforward_layernorm = stub(same)
-        # (x + no attention + laurel) / √2 is x, and no input of the layer is added.
+        # (x + no attention + laurel) / √2 is x, and no per-layer input is added.
         layer.self_attn, layer.laurel = stub(lambda x: 0 * x, 1), stub(lambda x: (root - 1) * x)
         layer.mlp = stub(found.record(functions[k]))
         layer.post_per_layer_input_norm = stub(lambda x: 0 * x)
@@ -417,14 +417,14 @@ NORMS = tuple(
 
 
 def without_norms(layer):
-    """A layer that norms nothing."""
+    """The layer, with the identity for its norms."""
     for name in NORMS:
         setattr(layer, name, stub(same))
     return layer
 
 
 def one_stream(layer, x, functions):
-    """The layers `layer(k)` of a release with our functions, and no norms."""
+    """Pass through the layers `layer(k)` of a release with our functions and no norms."""
     found = Pass()
     found.output = found.through(
         lambda k: without_norms(layer(k)), x, functions, position_embeddings=None
@@ -438,7 +438,7 @@ SMALL = {
 
 
 def multiplied(release, prefix, p, x, functions, **settings):
-    """Whole layers of a release, whose sums have factors that are no parameters."""
+    """Pass through whole layers of a release, whose sums have constant factors."""
     module = transformers(release)
     config = getattr(module, f"{prefix}Config")(**SMALL, **settings)
     layer = getattr(module, f"{prefix}DecoderLayer")
@@ -512,7 +512,7 @@ def doge(p, x, functions):
 
 
 def talkie(p, x, functions):
-    """mlx-lm's own blocks, whose norm before each function is taken out."""
+    """mlx-lm's own blocks, without the norm before each function."""
     module, found = peer("mlx_lm.models.talkie"), Pass()
     args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
     args.head_dim = args.intermediate_size = C
@@ -549,7 +549,7 @@ def neomme(p, x, functions):
 
 
 class InFloat64:
-    """PyTorch for a module that casts to `torch.float32` by name."""
+    """`torch` with float64 as its `float32`, for a module that casts by name."""
 
     def __getattr__(self, name):
         import torch
@@ -590,7 +590,7 @@ minimax_as_released = partial(
 
 
 def dory(p, x, functions):
-    """Its sphere has the radius 1, and ours √C: functions and the output are multiplied by that."""
+    """Its sphere has radius 1, ours √C: inputs of functions and the output are scaled by √C."""
     module, found = transformers("dory"), Pass()
     config, root = module.DoryConfig(), C**0.5
     norm, rate = module.DoryL2Norm(), p["connection.rate"]
@@ -607,7 +607,7 @@ def dory(p, x, functions):
 
 
 def pypi_hc(p, x, functions):
-    """PyPI's Hyper-Connections, which have one α for pre and H_res together."""
+    """PyPI's Hyper-Connections, which have one α for both H_pre and H_res."""
     import torch
 
     hyper = peer("hyper_connections").HyperConnections
@@ -633,7 +633,7 @@ def pypi_hc(p, x, functions):
 
 
 def with_two_alphas(p):
-    """Our parameters where H_res has the α of pre."""
+    """Our parameters, with the α of H_pre for H_res."""
     alpha = p["connection.alpha"]
     return {**p, "connection.alpha": alpha[:, [0, 1, 0]]}
 
@@ -709,14 +709,14 @@ PARITY = {
 }  # fmt: skip
 
 MARGIN = 10
-"""Times what benchmarks/parity.csv says: other processors add in another order."""
+"""Factor on the errors in benchmarks/parity.csv: other processors add in another order."""
 ROUNDING = {"PyTorch, float64": 2e-15, "MLX, float32": 1e-6}
-"""What no difference is told apart from."""
+"""Errors that are always tolerated, as rounding."""
 
 
 @pytest.fixture(autouse=True)
 def in_float64(monkeypatch):
-    """The releases cast to float32 within: here to float64."""
+    """Turn the releases' own casts to float32 into casts to float64."""
     import torch
 
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
@@ -724,7 +724,7 @@ def in_float64(monkeypatch):
 
 @pytest.fixture(scope="module")
 def stated(pytestconfig):
-    """The kept table: {label: {framework: (forwards, gradients)}}."""
+    """Table benchmarks/parity.csv: {label: {framework: (forwards, gradients)}}."""
     found = defaultdict(dict)
     with (pytestconfig.rootpath / "benchmarks/parity.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -759,8 +759,8 @@ def test_parity(stated, label):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
 
 
-def test_every_module_of_the_releases_that_looks_like_a_connection_is_known():
-    """And every one that is named has such a module."""
+def test_every_module_that_looks_like_a_connection_is_known():
+    """And every known module exists in the releases."""
     from pathlib import Path
 
     import new_releases
@@ -775,8 +775,8 @@ HYPER = ("layers.{}.attn_hc", "layers.{}.ffn_hc")
 SCALING = ("layers.{}.post_attention_residual_scale", "layers.{}.post_mlp_residual_scale")
 GATES = tuple(f"layers.{{}}.post_{of}_residual_gate" for of in ("attention", "feedforward"))
 IN_RELEASES = {
-    # scheme: (the release's model and its settings, modules in the order in which `PARITY` makes
-    # them: those of a layer, and others; how they are called)
+    # scheme: (the release's model, its settings, names of a layer's modules, names of others),
+    # modules in the order in which `PARITY` makes them
     "deepseek_v4": ("DeepseekV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
     "glm5_next": ("Glm5NextTextModel", {"num_hidden_layers": 2}, HYPER, ()),
     "hy_v4": ("HYV4ForCausalLM", {"num_hidden_layers": 2}, HYPER, ("hc_head",)),
@@ -804,7 +804,7 @@ IN_RELEASES = {
 
 
 def release_model(release, name, settings):
-    """The whole model of a release, without numbers: (its class's module, its state dict)."""
+    """The state dict of a release's whole model, on the meta device."""
     import torch
 
     module = transformers(release)
@@ -814,11 +814,11 @@ def release_model(release, name, settings):
 
 
 @pytest.mark.parametrize("scheme", IN_RELEASES)
-def test_the_weights_of_a_release_become_the_parameters_with_which_it_computes_the_same(scheme):
-    """Its modules are given tensors of ours, with an asymmetric H_res: `test_parity`.
+def test_load_release_returns_the_parameters_of_the_release(scheme):
+    """With our tensors and an asymmetric H_res, a release computes the same: `test_parity`.
 
-    Those tensors under the names of the whole model are a state dict, from which we have to come
-    back to the same parameters.
+    The tensors of its modules, under the names of the whole model, are a state dict. Loading it
+    must return the same parameters.
     """
     import torch
 
@@ -878,16 +878,16 @@ def test_the_weights_of_an_mlx_release_become_our_parameters():
     assert np.array(connection.initial) == pytest.approx(skips, rel=1e-6)
 
 
-# --- what a new model starts with ----------------------------------------------------------------
+# --- initial parameters of a new model -----------------------------------------------------------
 
 WIDE = 64
-"""C here: enough numbers for their standard deviation to be known to a few percent."""
+"""C here: enough numbers to estimate their standard deviation to a few percent."""
 
 
 HYPER_START = {name: name for name in ("fn", "base", "scale")}
 HYPER_STARTS = {"HyperConnection": HYPER_START, "HyperHead": HEAD}
 STARTS = {
-    # scheme: (module, the beginning of its names, its config, classes with our names by theirs)
+    # scheme: (module, prefix of its names, its config, {class: {their name: our name}})
     "deepseek_v4": ("deepseek_v4", "DeepseekV4", "Config", HYPER_STARTS),
     "glm5_next": ("glm5_next", "Glm5Next", "TextConfig", {"TextHyperConnection": HYPER_START}),
     "hy_v4": ("hy_v4", "HYV4", "Config", HYPER_STARTS),
@@ -906,7 +906,7 @@ STARTS = {
 
 
 def start_of_release(name, prefix, config, classes):
-    """The parameters of a new model of a release, by the names of ours."""
+    """Initial parameters of a new model of a release, by our names."""
     module, found = transformers(name), {}
     sizes = {**SMALL, "hidden_size": WIDE, "intermediate_size": WIDE, "num_key_value_heads": 1}
     config = getattr(module, prefix + config)(**sizes, hc_lowrank=WIDE)
@@ -923,7 +923,7 @@ def start_of_release(name, prefix, config, classes):
 
 
 def by_part(found):
-    """With fn, base and scale of a released connection by the names of ours."""
+    """The parameters, with fn, base and scale split into ours."""
     fn, base = found.pop("fn"), found.pop("base")
     ends = [S, 2 * S][: 1 + (len(base) > 2 * S)]
     for ours, whole in (("phi", fn), ("b", base)):
@@ -942,7 +942,7 @@ def start_of_talkie():
 
 
 @pytest.mark.parametrize("scheme", [*STARTS, "talkie"])
-def test_a_scheme_starts_as_a_new_model_of_the_release_does(scheme):
+def test_scheme_starts_as_a_new_model_of_the_release(scheme):
     context = ConnectionContext(FUNCTIONS, WIDE, 0, False, per_block=2, optional_norms=True)
     ours = init.draw(resolve(scheme, SCHEMES, S, "peers").at(context).parameters(), seed=0)
     theirs = start_of_release(*STARTS[scheme]) if scheme in STARTS else start_of_talkie()

@@ -1,9 +1,9 @@
-"""Depth attention, held against the releases themselves: Inkling 2 and Kimi K3.
+"""Depth attention, compared with the releases themselves: Inkling 2 and Kimi K3.
 
 `make test-peers` installs these and runs this file, as `test_peers`. Seven layers of a release are
-14 functions: sources of two layers each, and one layer that reads q, k and v apart. Compared are
-what every function reads, the output, and the gradient of a sum over the output with respect to the
-input and every parameter.
+14 functions: sources of two layers each, and one layer that reads q, k and v apart. The tests
+compare the input of every function, the output, and the gradient of a sum over the output with
+respect to the input and every parameter.
 """
 
 import numpy as np
@@ -35,8 +35,8 @@ LAYERS, BLOCK = 7, 2
 FUNCTIONS = 2 * LAYERS
 APART = 10
 """The function that reads q, k and v apart: the attention of the sixth layer."""
-# A read has ten operations, and 14 functions follow one another: 140 roundings, and the gradient
-# goes through as many again.
+# A read has ten operations and there are 14 functions in sequence: 140 roundings, and 140 more in
+# the gradient.
 ROUNDINGS = 2 * 140
 
 
@@ -99,7 +99,7 @@ def inkling2(p, x, functions):
 
 
 def called(function):
-    """A module that is a function of all that it is given."""
+    """A module that applies a function to all its arguments."""
     import torch
 
     class Called(torch.nn.Module):
@@ -133,7 +133,7 @@ def test_inkling2_starts_as_the_release():
 
 
 def test_the_weights_of_inkling2_become_our_parameters():
-    """By the names of its whole model, of layers that read once and that read q, k and v apart."""
+    """Names are of its whole model; some layers read once, others read q, k and v apart."""
     import torch
 
     from fathom.torch import ResidualConnection
@@ -199,7 +199,7 @@ def kimi_k3(p, x, functions):
 
 
 def kimi_k3_args(module):
-    """A small model of the release."""
+    """Settings of a small model of the release."""
     return module.TextArgs(
         hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, intermediate_size=C,
         attn_res_block_size=BLOCK, q_lora_rank=C, kv_lora_rank=C, qk_nope_head_dim=C,
@@ -215,7 +215,7 @@ def test_attn_res_block_equals_kimi_k3():
 
 
 def test_the_weights_of_kimi_k3_become_our_parameters():
-    """Its first read, which has weights and no effect, has none in ours."""
+    """Its first read has weights without effect; ours has no weights for it."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 

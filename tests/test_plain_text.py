@@ -1,4 +1,4 @@
-"""Text that others may have written: no terminal obeys it, and Markdown only shows it."""
+"""Untrusted text: terminals do not interpret it, and Markdown shows it literally."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from fathom.report.render import as_prose, escape_markdown, escape_words
 from fathom.system.errors import fail
 from fathom.system.text import printable
 
-# A parser of its own, with tables and links like GitHub's.
+# A separate parser, with tables and links like GitHub's.
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 HOSTILE = [
@@ -26,7 +26,7 @@ HOSTILE = [
 
 
 def shows(markdown, text):
-    """Whether Markdown in the cell of a table gives the text, and nothing but text."""
+    """Whether Markdown in the cell of a table shows exactly the text, without markup."""
     tokens = MARKDOWN.parse(f"| a | b |\n|---|---|\n| {markdown} | end |\n")
     cells = [after for before, after in pairwise(tokens) if before.type == "td_open"]
     if [cell.content for cell in cells[1:]] != ["end"]:
@@ -37,7 +37,7 @@ def shows(markdown, text):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markdown_shows_hostile_text_and_does_nothing_else(text):
+def test_markdown_shows_hostile_text_literally(text):
     assert not shows(text, text)
     assert shows(escape_markdown(text), text)
 
@@ -68,13 +68,13 @@ def test_a_description_begins_no_block_and_ends_no_cell(begin, text):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_words_are_escaped_but_for_underscores_inside_them(text):
+def test_escape_words_keeps_inner_underscores(text):
     assert shows(escape_words(text), text)
     assert escape_words("H_res of mhc_paper, _x_") == r"H_res of mhc_paper, \_x\_"
 
 
 @pytest.mark.parametrize("mark", ["\x1b[2J", "\x9b2J", "\r", "\u202e", "\u2028", "\x07", "\u200b"])
-def test_no_message_reaches_a_terminal_with_what_it_would_obey(mark, capsys):
+def test_messages_escape_control_characters(mark, capsys):
     with pytest.raises(SystemExit):
         fail(f"first {mark} line\nsecond")
     said = capsys.readouterr().err

@@ -29,7 +29,7 @@ TEXT = {
 }  # fmt: skip
 
 
-def test_wildcards_name_a_cell_or_are_refused_in_words():
+def test_wildcards_name_a_cell_or_are_refused():
     config = config_with()
     assert Plan(config, BOTH).cell(**WILDCARDS) == CELL
     with pytest.raises(ConfigError, match="no study 'b'; the config has a"):
@@ -59,7 +59,7 @@ def test_an_option_that_snakemake_would_drop_is_refused(words, monkeypatch, tmp_
     assert "2 times, and Snakemake would take the last alone" in capsys.readouterr().err
 
 
-def test_config_files_are_read_before_snakemake_does(monkeypatch, tmp_path, capsys):
+def test_config_files_are_read_before_snakemake_reads_them(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("seeds: [0]\n")
@@ -91,9 +91,7 @@ def test_a_complete_run_is_trained_again_only_if_it_is_not_current(tmp_path):
         imported.spec(CELL)
 
 
-def test_trainings_wait_for_their_data_sets_and_replays_for_those_that_can_be_had(
-    tmp_path, monkeypatch
-):
+def test_trainings_wait_for_their_data_sets_and_replays_for_available_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = check_config({"studies": {"a": STUDY, "b": TEXT}, "compute": {"data": "d"}})
     cell = Cell("b", 4, "mhc", "torch", 0)
@@ -112,7 +110,7 @@ def test_trainings_wait_for_their_data_sets_and_replays_for_those_that_can_be_ha
     (folder / datasets.UNAVAILABLE).write_text("nothing answered\n")
     run = SimpleNamespace(cell=cell)
     assert plan.data_of_replays([run, *plan.imported]) == []
-    assert plan.data_files([cell]) == [text]  # who asks for the cell tries again
+    assert plan.data_files([cell]) == [text]  # a request for the cell tries again
     (folder / datasets.SUMS).write_text("")
     plan.mark_start()
     assert Path(text).exists()
@@ -144,7 +142,7 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
     (folders[1] / "metrics.jsonl").write_text("")
     damaged = Plan(plan.config, ())
-    # A table names a run of another spec, too, though nothing replays it.
+    # A table also names a run of another spec, though nothing replays it.
     shutil.copytree(folders[0], folders[0].with_name("seed2"))
     plans = plan, again, damaged, Plan(plan.config, ()), Plan(plan.config, ())
     assert len({p.imported_key for p in plans}) == 4
@@ -175,7 +173,7 @@ def test_a_platform_of_ladder_trainings_alone_has_no_figures():
 
 
 def started(**changes):
-    """What Snakemake's workflow says of a bare start, with these changes."""
+    """`Start` of a workflow started without options, with these changes of attributes."""
     said = {
         "modifier": SimpleNamespace(skip_configfile=False),
         "config_settings": SimpleNamespace(config={}, replace_workflow_config=False),
@@ -210,7 +208,7 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
     assert json.loads(gzip.decompress(base64.b64decode(packed(config)))) == config.resolved()
 
 
-def test_a_config_file_of_another_content_is_made_again(tmp_path):
+def test_is_resolved_compares_the_content_of_the_config_file(tmp_path):
     config = config_with(str(tmp_path))
     assert not is_resolved(config)
     (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(config))))
@@ -218,7 +216,7 @@ def test_a_config_file_of_another_content_is_made_again(tmp_path):
     assert not is_resolved(config.model_copy(update={"train": False}))
 
 
-def test_reports_of_a_config_without_any_of_its_studies_are_not_replaced(tmp_path):
+def test_reports_of_other_studies_are_not_replaced(tmp_path):
     one, two, other = (config_with(str(tmp_path), studies=s) for s in (("a",), ("a", "b"), ("c",)))
     check_folder(one)  # there is nothing yet
     (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(one))))
@@ -244,7 +242,7 @@ def test_a_document_without_its_package_is_left_out(monkeypatch):
     assert why_left_out("fathom.pdf").startswith("typst is not installed here: fathom.pdf is left")
 
 
-def test_tables_of_a_kept_result_are_read_where_there_are_some(tmp_path):
+def test_tables_of_a_kept_result_are_read_if_there_are_any(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables/verdicts.csv").write_text("")
     config = config_with().model_copy(update={"reference": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""A job that a loaded process does for it ends as one that loads the framework itself."""
+"""A job in a preloaded process ends like a job that loads the framework itself."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ COMPUTE = '{"device": "cpu", "checkpoint_steps": 10}'
 
 @contextmanager
 def started():
-    """A process that started loaded processes, as the workflow does; (process, their folder)."""
+    """(process that started preloaded processes as the workflow does, their folder)."""
     program = (
         "import os, sys; from fathom import preload;"
         f"preload.start({installed_backends()!r}, 1, 'auto');"
@@ -45,14 +45,14 @@ def started():
 
 @pytest.fixture(scope="module")
 def shared():
-    """One for all tests that leave it alive: it loads each framework once."""
+    """Preloaded processes for all tests that leave them alive: one per framework."""
     with started() as found:
         yield found
 
 
 @pytest.fixture
 def sockets(shared, monkeypatch):
-    """The folder of the shared loaded processes, which jobs find."""
+    """The folder of the shared preloaded processes, which jobs find."""
     _, folder = shared
     monkeypatch.setenv(preload.FOLDER, str(folder))
     return folder
@@ -60,7 +60,7 @@ def sockets(shared, monkeypatch):
 
 @pytest.fixture
 def keeper(monkeypatch):
-    """One for a test of its end; (process, folder)."""
+    """(process, folder) of preloaded processes for a test of their end."""
     with started() as (process, folder):
         monkeypatch.setenv(preload.FOLDER, str(folder))
         yield process, folder
@@ -68,7 +68,7 @@ def keeper(monkeypatch):
 
 @pytest.fixture
 def spec():
-    """Of the backend that starts in the least time: mlx, if it is here."""
+    """A spec of the backend that starts fastest: mlx, if it is installed."""
     return make_spec(backend=min(installed_backends()))
 
 
@@ -87,14 +87,14 @@ def environment(folder):
 
 
 def loaded(folder, backend):
-    """Whether the loaded process of a backend has loaded it: it then holds far more memory."""
+    """Whether the preloaded process of a backend has loaded it: more than 50 MB in memory."""
     (process,) = processes_naming(f"{folder}/{backend}")
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") > 50e6
 
 
 def processes_naming(text):
-    """Every process with a text in its command line."""
+    """IDs of all processes with a text in their command line."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -106,54 +106,52 @@ def processes_naming(text):
 
 
 def start_of(process):
-    """When a process started, in ticks. Its number does not tell: numbers begin anew."""
+    """Start time of a process in clock ticks; its ID gives no order, because IDs wrap around."""
     _, _, fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")
     return int(fields.split()[19])
 
 
 @pytest.mark.parametrize("name", installed_backends())
-def test_the_run_is_the_one_of_a_process_that_loads_the_framework_itself(
-    sockets, tmp_path, monkeypatch, name
-):
+def test_preloaded_run_equals_the_run_of_a_new_process(sockets, tmp_path, monkeypatch, name):
     spec = make_spec(backend=name)
     result = train(spec, tmp_path / "preload")
     assert result.returncode == 0, result.stderr
-    assert loaded(sockets, name)  # so it was not the job itself that trained
+    assert loaded(sockets, name)  # so the job itself did not train
     assert "step 3/3" in result.stderr
 
-    # In a process of its own: what is loaded before MLX chooses its BLAS, and with it last digits.
+    # In a new process: modules loaded before MLX decide its BLAS, and so the last digits.
     monkeypatch.delenv(preload.FOLDER)
     assert train(spec, tmp_path / "own").returncode == 0
     assert numbers_of(tmp_path / "preload") == numbers_of(tmp_path / "own")
     assert environment(tmp_path / "preload") == environment(tmp_path / "own")
 
     (process,) = processes_naming(f"{sockets}/{name}")
-    assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # all that a fork would keep
+    assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # a fork keeps no other thread
 
 
 @pytest.fixture
 def long_job(sockets, spec, tmp_path):
-    """A job in the middle of its training, and what the loaded process of its backend is named."""
+    """(job in the middle of its training, path that names its preloaded process)."""
     job = subprocess.Popen(
         command(spec.model_copy(update={"steps": 100_000}), tmp_path),
         stderr=subprocess.PIPE, text=True,
-        # Tests that a shell has started in the background ignore Ctrl-C, and hand that on.
+        # Tests that a shell started in the background ignore Ctrl-C, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     wait_until(lambda: list(tmp_path.glob(".partial/*")), seconds=30)
     return job, f"{sockets}/{spec.backend}"
 
 
-def test_a_job_that_is_killed_takes_its_training_along(long_job, spec, tmp_path):
+def test_killing_a_job_ends_its_training(long_job, spec, tmp_path):
     job, naming = long_job
-    assert len(processes_naming(naming)) == 2  # the loaded process and its fork
+    assert len(processes_naming(naming)) == 2  # the preloaded process and its fork
     job.kill()
     job.communicate()
     wait_until(lambda: len(processes_naming(naming)) == 1, seconds=30)
-    assert train(spec, tmp_path / "next").returncode == 0  # and the loaded process goes on
+    assert train(spec, tmp_path / "next").returncode == 0  # and the preloaded process goes on
 
 
-def test_a_training_that_is_killed_fails_its_job(long_job):
+def test_killing_a_training_fails_its_job(long_job):
     job, naming = long_job
     os.kill(max(processes_naming(naming), key=start_of), signal.SIGKILL)
     _, printed = job.communicate(timeout=30)
@@ -172,7 +170,7 @@ def test_ctrl_c_is_one_line_and_ends_the_training_too(long_job):
 
 
 @pytest.mark.parametrize("end", ["leaves", "is killed"])
-def test_the_loaded_processes_end_with_the_one_that_started_them(keeper, spec, tmp_path, end):
+def test_preloaded_processes_end_with_their_parent(keeper, spec, tmp_path, end):
     process, folder = keeper
     assert train(spec, tmp_path).returncode == 0
     if end == "leaves":
@@ -184,8 +182,8 @@ def test_the_loaded_processes_end_with_the_one_that_started_them(keeper, spec, t
 
 
 @pytest.mark.parametrize("says", [[], [preload.ACCEPTED]])
-def test_a_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
-    """It is stopped; or it has taken the job, and never ends to load."""
+def test_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
+    """It does not accept the job, or accepts it and never finishes loading."""
     monkeypatch.setenv(preload.FOLDER, str(tmp_path))
     monkeypatch.setattr(preload, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(preload, "LOADING_SECONDS", 0.1)
@@ -206,8 +204,8 @@ def test_a_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
         kept[0].close()
 
 
-def test_an_error_of_ours_is_a_traceback_and_no_kill(monkeypatch, capsys):
-    """Of a job whose process ends without an answer it is said that it was killed."""
+def test_internal_error_prints_a_traceback(monkeypatch, capsys):
+    """A job whose process ends without an answer would be reported as killed."""
     monkeypatch.setattr("fathom.cli.main", lambda: 1 / 0)
     assert preload.run() == 1
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")

@@ -1,4 +1,4 @@
-"""What templates may ask of the tables."""
+"""Presenters: values and words from the tables for templates."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from tables_helpers import frame, run
 NAN = math.nan
 
 
-# --- what a template may ask of a study ------------------------------------------------------
+# --- studies ---------------------------------------------------------------------------------
 
 
 def present(*rows, **changes):
@@ -38,19 +38,19 @@ def present(*rows, **changes):
         ("loss_final", "diverged", [0.5, NAN], "0.5 (NaN: 1 of 2)"),
         ("score", "diverged", [NAN], "NaN (1 of 1)"),
         ("grad_norm_final", "at chance", [NAN], "NaN (1 of 1)"),
-        # Of runs that learned, a number that is not there is one that they do not have.
+        # Runs that learned and lack a number do not have this metric.
         ("gain_final", "learned", [NAN, NAN], "–"),
         ("stream_similarity_min", "diverged", [NAN], "–"),
     ],
 )
-def test_a_value_is_a_mean_or_what_stood_in_its_way(metric, outcome, values, text):
+def test_value_is_a_mean_or_the_reason_for_its_absence(metric, outcome, values, text):
     study = present([run(seed=i, outcome=outcome, **{metric: v}) for i, v in enumerate(values)])
     ((_, row),) = study.rows.items()
     assert study.format(row, metric) == text
 
 
-def test_of_two_platforms_reports_show_no_plain_networks_of_a_ladder():
-    """Both have the ladder; once with the network that it belongs to, and once alone."""
+def test_pairs_of_platforms_leave_out_plain_networks_of_a_ladder():
+    """Both platforms have the ladder, once with its plain network and once alone."""
     plain, ladder = (
         [run(variant=variant, machine=machine) for machine in ("", GPU_PLATFORM)]
         for variant in ("baseline", "baseline_x200")
@@ -66,7 +66,7 @@ def test_of_two_platforms_reports_show_no_plain_networks_of_a_ladder():
 
 
 def scored(task, scores, depth=8, **values):
-    """A run for each variant with its score."""
+    """A run for each score of each variant."""
     metric = {"tokens": "exact_loss", "text": "validation_bpc", "fashion": "test_accuracy"}[task]
     return [
         run(variant=v, depth=depth, score=score, score_metric=metric, seed=seed, **values)
@@ -80,13 +80,13 @@ def scored(task, scores, depth=8, **values):
     [
         ("fashion", {"resnet": [0.1], "hc": [0.1]}, "at chance", "at chance"),
         ("fashion", {"resnet": [0.995], "hc": [1.0]}, "learned", "at the ceiling"),
-        ("fashion", {"resnet": [0.9], "hc": [1.0]}, "learned", ""),  # one of them is not
-        ("fashion", {"resnet": [0.995], "hc": [None]}, "learned", ""),  # the last one diverged
-        ("fashion", {"hc": [1.0]}, "learned", ""),  # nothing to tell apart
+        ("fashion", {"resnet": [0.9], "hc": [1.0]}, "learned", ""),  # resnet is not
+        ("fashion", {"resnet": [0.995], "hc": [None]}, "learned", ""),  # hc diverged
+        ("fashion", {"hc": [1.0]}, "learned", ""),  # a single variant
         ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
     ],
 )
-def test_a_study_whose_variants_are_all_at_an_end_tells_nothing_apart(task, scores, outcome, said):
+def test_study_cannot_tell_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
     rows = scored(task, scores, outcome=outcome, score_chance=0.1)
     changes = (
         {"a": {**IMAGES, "variants": ["resnet", "hc"], "streams": 4}} if task == "fashion" else {}
@@ -94,12 +94,12 @@ def test_a_study_whose_variants_are_all_at_an_end_tells_nothing_apart(task, scor
     assert present(*rows, **changes).cannot_tell == said
 
 
-def test_the_best_variant_is_that_of_the_scores_direction():
+def test_best_variant_follows_score_direction():
     scores = {"resnet": [0.5], "hc": [0.25], "mhc": [0.75]}
     tokens = {"variants": ["hc", "mhc"]}
     (lowest,) = present(scored("tokens", scores), **tokens).best()
     assert (lowest["variant"], lowest["score_mean"], lowest["variants"]) == ("hc", 0.25, 2)
-    assert lowest["oracle"] is None  # nothing could beat it: it is perfect
+    assert lowest["oracle"] is None  # a perfect oracle cannot be beaten
     pictures = {**IMAGES, "variants": ["resnet", "hc", "mhc"], "streams": 4}
     (highest,) = present(scored("fashion", scores), a=pictures).best()
     assert highest["variant"] == "mhc"
@@ -111,7 +111,7 @@ def test_the_best_variant_is_that_of_the_scores_direction():
     [([2.5, 2.6, 2.7], True), ([2.6, 2.8, 3.0], False), ([3.0, 3.1, 3.2], False)],
 )
 def test_an_oracle_is_beaten_by_the_whole_interval(bits, beaten):
-    """2.8 ± 0.5 holds the 2.9 of the trigram."""
+    """The interval 2.8 ± 0.5 contains the 2.9 of the trigram."""
     (best,) = present(scored("text", {"mhc": bits}, trigram_bpc=2.9), a=TEXT).best()
     assert (best["oracle"], best["beaten"]) == (2.9, beaten)
 
@@ -138,7 +138,7 @@ def say(test, **options):
     ("values", "told"),
     [
         ({"observed": -0.5, "low": -0.75, "high": -0.25, "needed_high": 0.0}, ["−0.50 ± 0.25"]),
-        # Of logarithms, ratios: 10^−2 (10^−3 to 10^−1), and the band's end 10^0.
+        # Logarithms as ratios: 10^−2 (10^−3 to 10^−1), and the band's end 10^0.
         ({"test": "difference", "against": "hc", "unit": "log10", "observed": -2.0, "low": -3.0,
           "high": -1.0, "needed_high": 0.0}, ["0.010 (0.0010 to 0.10)", "HC", "at most 1"]),
         ({"test": "count", "metric": "first_nonfinite_step", "observed": math.inf, "holding": 1,
@@ -156,8 +156,8 @@ def say(test, **options):
         ({"gap": "clock"}, ["machine"]),
     ],
 )  # fmt: skip
-def test_a_test_is_told_in_the_same_words_in_reports_and_paper(values, told):
-    """With the numbers of the table, whatever it found or lacked."""
+def test_reports_and_paper_describe_a_test_in_the_same_words(values, told):
+    """With the numbers of the table, also if the test could not be made."""
     made = "gap" not in values
     test = claim_test(**{"verdict": "reproduced" if made else "not measured", **values})
     text = say(test)

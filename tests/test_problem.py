@@ -1,4 +1,4 @@
-"""Batches by name, weights of targets, and what a problem hands to every backend."""
+"""Batches by name, weights of targets, and the inputs of every backend from a problem."""
 
 import warnings
 from dataclasses import replace
@@ -21,7 +21,7 @@ WEIGHTS = np.array([1.0, 0.0, 3.0])
 
 
 def losses():
-    """Of each row, by hand."""
+    """Cross-entropy of each row, by hand."""
     return [np.log(np.exp(row).sum()) - row[t] for row, t in zip(LOGITS, TARGETS, strict=True)]
 
 
@@ -36,17 +36,17 @@ def cross_entropy(ops, targets, weights=None):
     return float(ops.to_numpy(ops.cross_entropy(logits, ops.asarray(targets), *given)))
 
 
-def test_the_cross_entropy_is_the_mean_over_targets_or_the_weighted_one(ops):
+def test_cross_entropy_is_the_mean_or_weighted_mean_over_targets(ops):
     one, two, three = losses()
     assert cross_entropy(ops, TARGETS) == pytest.approx((one + two + three) / 3, rel=1e-6)
     assert cross_entropy(ops, TARGETS, WEIGHTS) == pytest.approx((one + 3 * three) / 4, rel=1e-6)
-    # Whatever stands where nothing is asked.
+    # A target of weight zero has no effect.
     other = np.array([0, 1, 1], np.int32)
     assert cross_entropy(ops, other, WEIGHTS) == cross_entropy(ops, TARGETS, WEIGHTS)
 
 
 @pytest.mark.parametrize("strange", [-100, -1, 3])
-def test_no_backend_gives_a_number_for_a_target_that_is_no_class(ops, strange):
+def test_target_outside_the_classes_raises_or_gives_nan(ops, strange):
     targets = np.array([0, strange, 1], np.int32)
     try:
         found = cross_entropy(ops, targets)
@@ -65,14 +65,14 @@ def test_no_backend_gives_a_number_for_a_target_that_is_no_class(ops, strange):
         ({"weights": np.zeros(3)}, "not all zero"),
     ],
 )
-def test_a_batch_that_no_loss_is_defined_for_is_refused(changes, message):
+def test_batch_without_a_defined_loss_is_refused(changes, message):
     good = Batch({"x": LOGITS}, TARGETS, WEIGHTS)
     good.check(3)
     assert message in refusal(replace(good, **changes).check, 3, error=TaskError)
 
 
 def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
-    """A step asked of half the positions equals one on which the others stand for anything."""
+    """A step with weights on half the positions does not depend on the other targets."""
     spec = make_spec(beta1=0.0, depth=2)
     (batch,) = Problem(spec).batches(0)
     weights = np.zeros(batch.targets.shape, np.float32)
@@ -86,7 +86,7 @@ def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
     assert loss == other
     assert (gradient == same).all()
     assert np.abs(gradient).max() > 0
-    # By the oracle, of the asked positions alone.
+    # The loss of the oracle on the weighted positions alone.
     params = Problem(spec).initial_parameters()
     logits = oracle_forward(spec, params, batch.inputs).logits
     expected = NumpyOps().cross_entropy(logits[:, :4], batch.targets[:, :4])
@@ -94,7 +94,7 @@ def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
 
 
 def test_the_exact_loss_is_over_every_sequence_once(connect_cpu):
-    """All V starts, in parts of 64, by the oracle in one."""
+    """All V sequences, in parts of 64; the oracle takes all at once."""
     spec = make_spec(vocab=70, length=5)
     problem, backend = Problem(spec), connect_cpu("torch")
     trained = tasks.Trained(problem, backend.ops, trainer_on(backend, spec).infer)
@@ -103,7 +103,7 @@ def test_the_exact_loss_is_over_every_sequence_once(connect_cpu):
 
 
 @pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])
-def test_a_diverging_run_warns_of_nothing(backend, task):
+def test_diverging_run_raises_no_warning(backend, task):
     spec = make_spec(task=task, variant="mhc_paper", lr=1e18, steps=5, depth=6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""How far another processor moves scores, against values worked out by hand."""
+"""Changes of scores on another processor, compared with values computed by hand."""
 
 import csv
 import math
@@ -21,12 +21,12 @@ def tables(scores, again):
     return pd.DataFrame(rows), pd.DataFrame(cells), pd.DataFrame([place | ends])
 
 
-def test_the_largest_distance_of_a_loss_is_a_ratio_beside_the_longer_side_of_the_interval():
+def test_loss_moves_by_a_ratio_beside_the_longer_side_of_the_interval():
     (row,) = moved(*tables([2.0, 4.0, 1.0], [2.2, 3.0, 1.0]), {"a": "%"}, MADE_ON).to_dict(
         "records"
     )
     assert row["seeds"] == 3
-    # The logarithms of 1.1, 3/4 and 1: 4/3 is the farthest. 2 to 1 is farther than 2 to 3.
+    # In logarithms, 3/4 is the farthest (4/3) of 1.1, 3/4 and 1; 1 is farther from 2 than 3 is.
     assert (row["moved"], row["half"]) == (pytest.approx(100 / 3), pytest.approx(100))
     assert row["mean"] == pytest.approx(100 * ((1.1 * 0.75) ** (-1 / 3) - 1))
 
@@ -34,10 +34,10 @@ def test_the_largest_distance_of_a_loss_is_a_ratio_beside_the_longer_side_of_the
 def test_an_accuracy_moves_by_points():
     (row,) = moved(*tables([0.5, 0.6], [0.51, 0.57]), {"a": "points"}, MADE_ON).to_dict("records")
     assert (row["moved"], row["half"]) == (pytest.approx(3), pytest.approx(100))
-    assert row["mean"] == pytest.approx(1)  # of 1 up and 3 down
+    assert row["mean"] == pytest.approx(1)  # absolute mean of +1 and −3
 
 
-def test_a_run_that_diverged_on_one_side_alone_is_infinitely_far():
+def test_run_that_diverged_on_one_processor_is_infinitely_far():
     (row,) = moved(*tables([2.0, 4.0], [2.0, math.nan]), {"a": "%"}, MADE_ON).to_dict("records")
     assert row["moved"] > 1e6
     (row,) = moved(*tables([2.0, math.nan], [2.0, math.nan]), {"a": "%"}, MADE_ON).to_dict(
@@ -46,11 +46,11 @@ def test_a_run_that_diverged_on_one_side_alone_is_infinitely_far():
     assert (row["moved"], row["mean"]) == (0, 0)
 
 
-def test_a_run_trained_again_on_its_own_processor_says_nothing():
+def test_runs_retrained_on_their_own_processor_are_left_out():
     assert moved(*tables([2.0], [2.0]), {"a": "%"}, {"torch": {CPU}}).empty
 
 
-def test_the_kept_table_is_of_cells_of_the_reference(pytestconfig):
+def test_kept_table_has_cells_of_the_reference(pytestconfig):
     root = pytestconfig.rootpath
     with (root / FILE).open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

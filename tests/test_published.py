@@ -1,4 +1,4 @@
-"""report/published.yaml: values and thresholds beside ours, mistakes in it, the claims in it."""
+"""report/published.yaml: its values and thresholds beside ours, its mistakes, its claims."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ from tables_helpers import (
         ({"below": 0.2}, "below 0.2", [-1.0, 0.19], [0.21]),
         ({"above": 0.4}, "above 0.4", [0.41, 9.0], [0.39]),
         ({"above": 0.3, "below": 0.7}, "0.3 to 0.7", [0.3, 0.5, 0.7], [0.29, 0.71]),
-        # What rounds to it, as it is printed.
+        # Values that round to it, as printed.
         ({"at": [1.0, 0.25]}, "1.0 or 0.25", [0.96, 1.04, 0.246, 0.254], [0.94, 1.06, 0.24, 0.26]),
     ],
 )
@@ -93,12 +93,12 @@ RANGE = (0.43, 0.77)
         (5.54, 0.0, [5.5449, 5.5351], [5.5451, 5.5349]),
         (-0.6, 0.0, [-0.64], [-0.66]),
         (1e-5, 0.0, [1.4e-5], [1.6e-5]),
-        # An interval, and the rounding on top of it; without one nothing finite deviates.
+        # An interval plus the rounding; without an interval nothing finite deviates.
         (5.54, 0.1, [5.64, 5.644], [5.646, 5.434]),
         (5.54, NAN, [9.0], [NAN]),
         # Only one of the two is finite.
         (NAN, 0.1, [NAN], [1.0]),
-        # Of a range, some part must be inside.
+        # Some part of the interval must be inside the published range.
         (RANGE, 0.0, [0.6, 0.426, 0.774], [0.424, 0.776]),
         (RANGE, 0.124, [], [0.3]),
     ],
@@ -134,15 +134,15 @@ def test_a_published_value_stands_beside_our_mean_on_every_platform():
     assert there["deviates"]
 
 
-def test_which_of_our_numbers_stand_beside_a_value():
+def test_times_diverged_runs_and_missing_cells_stand_beside_a_value():
     for metric in ("seconds", "seconds_per_step"):  # it is the time of another machine
         (row,) = set_beside(value_entry(metric=metric), seeds(metric, [9.0, 9.0, 9.0]))
         assert (row["mean"], row["deviates"]) == (9.0, False)
-    # Runs that diverged meet a published NaN.
+    # Runs that diverged match a published NaN.
     runs = [run(seed=seed, outcome="diverged") for seed in (0, 1)]
     (row,) = set_beside(value_entry(cells={"mhc": {8: NAN}}), runs, run(seed=2))
     assert (row["n"], row["diverged"], row["deviates"]) == (3, 2, False)
-    # A cell without a run has its row, too.
+    # A cell without a run also has a row.
     rows = set_beside(value_entry(cells={"mhc": {4: 0.1, 8: 0.2}, "hc": {16: 0.3}}), [run()])
     assert [(r["variant"], r["depth"], r["published"]) for r in rows] == [
         ("mhc", 4, 0.1), ("mhc", 8, 0.2), ("hc", 16, 0.3),
@@ -182,7 +182,7 @@ ADDED = """
 
 @pytest.fixture
 def yaml_file(tmp_path):
-    """A function that writes a published.yaml and gives its path."""
+    """Function that writes a published.yaml and returns its path."""
 
     def write(text):
         file = tmp_path / "published.yaml"
@@ -216,7 +216,7 @@ def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
 
 
 def refusal(file):
-    """The lines that refuse a published.yaml; each must name the file."""
+    """Lines of the error on a published.yaml; each must name the file."""
     with pytest.raises(ConfigError) as caught:
         load_published(file, CONFIG)
     lines = str(caught.value).splitlines()
@@ -228,7 +228,7 @@ def refusal(file):
 
 A_TEST = "{kind: level, studies: [a], variants: [hc], metric: left, high: 0.1}"
 FIRST = ["'first'", "claims.0"]
-"""What names the first claim: its id, or its place in the list."""
+"""Names of the first claim in messages: its id, or its place in the list."""
 
 
 def instead(new):
@@ -240,7 +240,7 @@ def beside(new):
 
 
 MISTAKES = [
-    # What stands there, what stands there by mistake, names of the entry, what must be said.
+    # (text, text with a mistake, names of the entry, part of the message)
     # --- claims
     ("id: first\n    source: lab", "id: first\n    source: lob", FIRST, "lob"),
     ("id: second", "id: first", ["first"], "same id"),
@@ -278,7 +278,7 @@ def test_a_mistake_is_refused_with_the_file_and_the_entry(yaml_file, old, new, n
         assert any(name in line for name in names)
 
 
-# --- the claims that are shipped -----------------------------------------------------------------
+# --- shipped claims ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -299,13 +299,13 @@ def every_study(pytestconfig):
 
 
 def test_every_claim_has_a_minimum_scale(shipped):
-    """Half of a depth at least, a quarter of an image network's width, an eighth of another's."""
+    """At least half of the depth, and an eighth of the width (image networks: a quarter)."""
     for claim in (claim for claim in shipped.claims if claim.tests):
         assert {"width", "steps"} <= set(claim.minimum_scale)
         share = 0.25 if claim.source == "surviving-depth" else 0.125
         if "width" in claim.scale:
             assert claim.minimum_scale["width"] >= share * claim.scale["width"]
-        # Of these the depth is no part of what they say, or stands in the test.
+        # These claims do not concern the depth, or their tests set it.
         if "depth" in claim.scale and claim.id not in (
             "fashion-resnet-fastest", "text-init-3-fails-deeper"
         ):  # fmt: skip
@@ -327,7 +327,7 @@ def value_for(test, holds):
 
 
 def runs_of(test, axes, holds, jitter):
-    """The values of one run, and its curve, under which a shipped test holds or does not."""
+    """(values, curve) of one run for which a shipped test holds or fails."""
     seed, is_first = axes["seed"], axes["variant"] == getattr(test, "variant", None)
     if test.kind == "agreement":
         other = test.across == "studies" and axes["study"] == test.studies[1]
@@ -354,13 +354,13 @@ def runs_of(test, axes, holds, jitter):
         return {metric: 0 if holds else NAN}, [3.0, 0.02]
     if getattr(test, "over", None):
         return {test.over: 1.0, metric: (0.1 if holds else 10.0) * jitter}, [3.0, 0.02]
-    # What is printed with three digits is the same at every seed.
+    # A band narrower than 0.01 allows no difference between seeds.
     narrow = test.high - test.low < 0.01
     return {metric: value_for(test, holds) * (1 if narrow else jitter)}, [3.0, 0.02]
 
 
 def world(test, backend, device, *, holds):
-    """Runs and steps under which a shipped test holds, or under which it plainly does not."""
+    """(runs, steps) for which a shipped test holds or plainly fails."""
     cells, steps = [], []
     column = test.metric if getattr(test, "over_steps", None) else "loss"
     for study, variant, depth, seed in itertools.product(
@@ -383,7 +383,7 @@ def world(test, backend, device, *, holds):
 @pytest.mark.filterwarnings("ignore:Precision loss:RuntimeWarning")  # of scores that are equal
 @pytest.mark.parametrize("holds", [True, False])
 def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
-    """No tolerance keeps one from being contradicted; tests of a time have no verdict."""
+    """Every test can be contradicted despite its tolerance; tests of a time have no verdict."""
     found, kinds = {}, set()
     for claim in shipped.claims:
         for number, test in enumerate(claim.tests):

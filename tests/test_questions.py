@@ -1,4 +1,4 @@
-"""The first screen: which outcome follows from the tables, and what is said of it."""
+"""The first screen: outcomes that follow from the tables, and their sentences."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ def config_of(**changes):
 
 
 def results_of(config, cells, verdicts=(), claims=()):
-    """What questions are asked of, with these runs."""
+    """`Results` of these runs, verdicts and claims."""
     tables = {
         "summary": summary_table(cells),
         "effects": effects_table(config, cells),
@@ -96,8 +96,8 @@ def test_contrasts_are_answered_together(ours, also, outcome):
     assert all(re.fullmatch(r"tables/effects\.csv#L\d", one.link) for one in answer.evidence)
 
 
-def test_a_depth_is_asked_of_the_platform_that_has_it():
-    """Depth 2 was trained here, depth 4 on a GPU alone."""
+def test_depth_is_answered_from_the_platform_that_has_it():
+    """Depth 2 was trained here, depth 4 only on a GPU."""
     cells = frame(
         *(
             seeds("score", scores, variant=variant, depth=depth, machine=machine)
@@ -117,10 +117,10 @@ def test_a_depth_is_asked_of_the_platform_that_has_it():
         ((0.5, 0.5, 0.5), 0.5, "as many", "worth 8"),
         ((9.0, 9.0, 9.0), 0.5, "less", "worth less than 1 plain ones"),
         ((0.1, 0.1, 0.1), 0.5, "more", "worth more than 8 plain ones"),
-        ((0.1, 0.1, 0.1), 1.5, "unknown", "worth more than 8 plain ones"),  # four do better
+        ((0.1, 0.1, 0.1), 1.5, "unknown", "worth more than 8 plain ones"),  # 4 layers are better
     ],
 )
-def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, deepest, outcome, words):
+def test_effective_depth_compares_layers_with_plain_layers(ours, deepest, outcome, words):
     plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: deepest}
     cells = frame(
         seeds("score", ours, variant="mhc"),
@@ -132,7 +132,7 @@ def test_depth_is_used_where_as_many_plain_layers_are_needed(ours, deepest, outc
     assert answer.evidence[0].text.startswith(f"8 layers of the demo's mHC are {words}")
 
 
-def test_variants_that_use_their_depth_unequally_are_told_apart():
+def test_effective_depth_answers_per_variant_if_they_differ():
     plain = {1: 4.0, 2: 2.0, 4: 1.0, 8: 0.5}
     cells = frame(
         seeds("score", [0.5] * 3, variant="mhc"),
@@ -209,7 +209,7 @@ def test_title_and_answer_follow_from_the_questions_that_decide():
 
 
 def results_where_mhc_ends(**ours):
-    """Results of these studies; plain networks end at 1."""
+    """Results of studies with these scores of mhc; plain networks score 1."""
     cells = frame(
         *(
             seeds("score", values, variant=variant, study=study)
@@ -238,7 +238,7 @@ WORSE, BETTER = (2.0, 2.1, 2.2), (0.5, 0.51, 0.52)
         ({"b": BETTER}, "better", "yes", ["state"]),
     ],
 )
-def test_two_studies_have_one_answer_where_they_agree(ours, outcome, words, about):
+def test_two_studies_have_one_answer_if_they_agree(ours, outcome, words, about):
     answer = ask(EACH, results_where_mhc_ends(**ours))
     assert (answer.outcome, answer.answer) == (outcome, words)
     assert [one.text.partition(": ")[0] for one in answer.evidence] == about
@@ -262,7 +262,7 @@ RATES = Rates(
 
 
 def rates_of(**verdicts):
-    """The answer where `verdicts` are those of 8 and 12 layers, by the other side."""
+    """Answers for these verdicts at 8 and 12 layers, by the variant compared with."""
     rows = [
         {
             "study": "a", "variant": "mhc", "against": against, "depth": depth, "line": line,
@@ -290,7 +290,7 @@ def rates_of(**verdicts):
         ({"baseline": ("smaller", "smaller")}, "smaller", "no"),
     ],
 )
-def test_rates_are_larger_where_they_are_at_every_depth(verdicts, outcome, words):
+def test_rates_are_larger_if_larger_at_every_depth(verdicts, outcome, words):
     (answer,) = rates_of(**verdicts)
     assert (answer.outcome, answer.answer) == (outcome, words)
     assert len(answer.evidence) == len(verdicts)
@@ -299,7 +299,7 @@ def test_rates_are_larger_where_they_are_at_every_depth(verdicts, outcome, words
     assert answers_of(answers_table([answer], str))[0].parts == answer.parts
 
 
-def test_rates_of_no_trained_study_are_not_asked():
+def test_rates_without_a_trained_study_have_no_answer():
     assert rates_of() == []
 
 
@@ -307,7 +307,7 @@ def test_rates_of_no_trained_study_are_not_asked():
 
 
 def sizes_of(*verdicts, slope=0.1):
-    """The answer where the design `mhc` has these verdicts; each size is larger and saves more.
+    """Answers for these verdicts of the design `mhc`; each size is larger and saves more.
 
     With a negative `slope` it saves less.
     """
@@ -352,7 +352,7 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, words, lines):
     assert answer.evidence[-1].text == f"{told}, {verdicts[last - 2]}"
 
 
-def test_evidence_is_of_two_sizes_where_the_largest_saves_least():
+def test_evidence_has_two_sizes_if_the_largest_saves_least():
     (answer,) = sizes_of("better", "better", "better", slope=-0.1)
     assert [one.link for one in answer.evidence] == [f"tables/sizes.csv#L{n}" for n in (4, 3)]
 
@@ -361,7 +361,7 @@ def test_one_size_is_no_answer():
     assert sizes_of("better") == sizes_of() == []
 
 
-# --- the questions that are shipped ---------------------------------------------------------------
+# --- shipped questions ----------------------------------------------------------------------------
 
 
 def test_every_outcome_has_an_answer(default_config, pytestconfig):

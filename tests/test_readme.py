@@ -39,8 +39,8 @@ def test_the_readme_is_short_and_its_first_screen_complete() -> None:
     assert len(library.splitlines()) == 6
 
 
-def test_times_of_commands_are_those_that_were_measured() -> None:
-    """benchmarks/commands.csv: by hand, each in a fresh clone with nothing else running."""
+def test_times_of_commands_equal_the_measured_times() -> None:
+    """benchmarks/commands.csv was measured by hand, in fresh clones on an idle machine."""
     table = pd.read_csv(PROJECT / "benchmarks/commands.csv").set_index("command")
     seconds = table["seconds"]
     for name in ("README.md", "docs/artifact.md", "docs/installing.md"):
@@ -95,11 +95,11 @@ def test_the_table_of_worth_in_percent() -> None:
         "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more |",
         "| HC | −25 % (−100 to 0 %) | – | – | – |",
     ]
-    # Where nothing is known of a column, there is none.
+    # A column without values is left out.
     assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [3] * 3
 
 
-def test_the_section_of_worth_tells_of_every_connection() -> None:
+def test_worth_section_has_every_connection() -> None:
     text = worth_section(shown(ROWS), "text", LABELS)
     assert text.startswith("## What is it worth?\n")
     assert "| mHC |" in text and "| HC |" in text
@@ -114,7 +114,7 @@ def test_the_section_of_worth_tells_of_every_connection() -> None:
     assert "*best rate*" in worth_section(shown(best), "text", LABELS)
 
 
-def test_the_figure_of_worth_is_that_of_the_first_platform() -> None:
+def test_worth_figure_is_of_the_first_platform() -> None:
     sizes = pd.DataFrame([{"study": "released", "parameters": 614784, "steps": 1000}])
     text = worth_figure(shown(ROWS), "text", LABELS, sizes)
     assert "](results/reference/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text

@@ -1,5 +1,4 @@
-"""results/reference: its bundles, rendered again, give what is committed, and today's code repeats
-a sample of their runs."""
+"""results/reference: its bundles render to the committed files, and a sample of runs replays."""
 
 import json
 import sys
@@ -31,7 +30,7 @@ from reference_helpers import (
 
 
 def fathom(folder, *arguments):
-    """A command with the preset of the reference: its exit status, and what it said."""
+    """(exit status, output) of a command with the preset of the reference."""
     command = (sys.executable, "-m", "fathom", *arguments, "-c", "config.yaml", "-c", PRESET)
     return run(folder, *command)
 
@@ -53,7 +52,7 @@ def committed():
 
 @pytest.fixture(scope="module")
 def rendered(committed, tmp_path_factory):
-    """The project elsewhere, after `make reference` there, which replays a sample of the runs."""
+    """A copy of the project after `make reference`, which replays a sample of the runs."""
     folder = tmp_path_factory.mktemp("reference")
     copy_of_project(folder, committed / BUNDLES)
     status, said = make_reference(folder)
@@ -62,16 +61,16 @@ def rendered(committed, tmp_path_factory):
 
 
 @pytest.mark.reference
-def test_the_bundles_give_what_is_committed(committed, rendered):
+def test_bundles_render_to_the_committed_files(committed, rendered):
     assert len(kept(committed)) > len(config().studies)
     assert differences(committed, rendered / REFERENCE) == []
 
 
 @pytest.mark.reference
 def test_every_run_of_the_bundles_counts_and_todays_code_repeats_a_sample(rendered):
-    """None is corrupt or of another spec, or alike to one that today's code does not repeat.
+    """No run is corrupt, of another spec, or like a sampled run that today's code does not repeat.
 
-    Runs of a device that is not here are repeated nowhere; all others are.
+    Runs of a device that is missing here are not repeated; all others are.
     """
     status, said = fathom(rendered, "status", "--json", "--set", "train=false")
     assert status == 0, said
@@ -89,11 +88,11 @@ def test_every_run_of_the_bundles_counts_and_todays_code_repeats_a_sample(render
     cells = [Cell.parse(run["cell"]) for run in runs]
     assert set(cells) == set(config().cells())
     assert {cell.backend for cell in cells} == {"torch", "mlx"}
-    # And none was imported that the config has no cell for, which no table would show.
+    # Every imported run has a cell in the config; no table would show another run.
     assert len(runs) == len(list((rendered / REFERENCE / "imported").rglob(MANIFEST)))
 
 
-def test_it_is_as_its_hashes_were_recorded(committed):
+def test_reference_has_its_recorded_hashes(committed):
     assert list(differences_of_kept(committed)) == []
     recorded = (committed / SUMS).read_text(encoding="utf-8").splitlines()
     assert len(recorded) > len(kept(committed))  # and the bundles
@@ -106,12 +105,12 @@ def test_its_page_and_its_paper_stay_short(rendered):
     assert 0 < pages_of(folder / "fathom.pdf") <= MAX_PAPER_PAGES
 
 
-# --- how it is compared --------------------------------------------------------------------------
+# --- comparison ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def two(tmp_path):
-    """Two references of every kind of file, alike."""
+    """Two equal references with every kind of file."""
     folders = tmp_path / "committed", tmp_path / "rendered"
     noise = np.random.default_rng(0).integers(0, 256, (100, 200, 3), np.uint8)
     for level, folder in enumerate(folders):
@@ -121,7 +120,7 @@ def two(tmp_path):
         (folder / "studies/a.md").write_text("# a\n")
         (folder / "tables/summary.csv").write_text("n,mean\n3,0.5\n")
         Image.fromarray(noise).save(folder / "figures/a/torch/loss.png", compress_level=level)
-        # What is not kept may differ.
+        # Files that are not kept may differ.
         (folder / "tables/studies/a").mkdir(parents=True)
         (folder / "tables/studies/a/summary.csv").write_bytes(bytes([level]))
         (folder / "figures/a/torch/loss.svg").write_text(f"<svg id='{level}'/>")
@@ -131,14 +130,14 @@ def two(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["RESULTS.md", "studies/a.md", "tables/summary.csv"])
-def test_another_letter_is_found(two, file):
+def test_changed_character_is_found(two, file):
     committed, rendered = two
-    assert differences(committed, rendered) == []  # however a picture is packed
+    assert differences(committed, rendered) == []  # also if pictures are packed differently
     (rendered / file).write_text((rendered / file).read_text() + " ")
     assert differences(committed, rendered) == [f"{file}: holds something else"]
 
 
-def test_a_file_too_many_and_one_too_few_are_found(two):
+def test_extra_and_missing_files_are_found(two):
     committed, rendered = two
     (rendered / "studies/a.md").rename(rendered / "studies/b.md")
     (committed / "tables/old.txt").write_text("")
@@ -158,7 +157,7 @@ def test_a_file_too_many_and_one_too_few_are_found(two):
         (lambda p: p[:-1], True),  # another size
     ],
 )
-def test_pictures_differ_by_what_is_drawn(two, change, is_found):
+def test_pictures_differ_by_lines_and_sizes_not_by_shades(two, change, is_found):
     committed, rendered = two
     file = rendered / "figures/a/torch/loss.png"
     with Image.open(file) as picture:

@@ -1,4 +1,4 @@
-"""Replay: which imported runs count, by what today's code repeats of them."""
+"""Replay: imported runs count if today's code repeats them."""
 
 import copy
 import json
@@ -23,13 +23,13 @@ TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
 
 
 def data_of(results, backend, **changes):
-    """What config.yaml holds: one study on one backend."""
+    """Content of config.yaml: one study on one backend."""
     study = copy.deepcopy({**STUDY, **TINY, "backends": [backend], **changes})
     return {"results": str(results), "studies": {"a": study}}
 
 
 class Carried:
-    """Runs that were really trained, in the folder of imported runs, and the commands on them."""
+    """Trained runs in the folder of imported runs, and the commands on them."""
 
     def __init__(self, home, backend, fathom, trained, age=True, **changes):
         self.folder, self.command = home, fathom
@@ -56,7 +56,7 @@ class Carried:
         return sorted(path.parent for path in self.folder.rglob("imported/**/manifest.json"))
 
     def edit(self, run, change):
-        """Change the manifest of a run, which then names its own hash, and put it in its place."""
+        """Change a run's manifest, update its hash, and move the run to its place."""
         manifest = read_manifest(run)
         change(manifest)
         write_manifest(run, manifest)
@@ -67,17 +67,17 @@ class Carried:
             shutil.move(run, target)
 
     def age(self):
-        """Let other code have made every run."""
+        """Record other code in the manifest of every run."""
         for run in self.runs:
             self.edit(run, lambda manifest: manifest["code"].update(OLD_CODE))
 
     def move_elsewhere(self):
-        """Let every run be of another processor."""
+        """Record another processor in the manifest of every run."""
         for run in self.runs:
             self.edit(run, lambda manifest: manifest["device"].update(name="Another CPU"))
 
     def shift(self, step, by, name="loss", run=0):
-        """Change a number of a run's rows relatively, and seal it."""
+        """Multiply a number in a run's rows by 1 + `by`, and seal the run."""
         file = self.runs[run] / "metrics.jsonl"
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         rows[step][name] *= 1 + by
@@ -89,13 +89,13 @@ class Carried:
         return self.command(*arguments, "-c", self.folder / "config.yaml")
 
     def replay(self):
-        """What `fathom replay` prints."""
+        """Lines that `fathom replay` prints; it must succeed."""
         status, said, errors = self.fathom("replay")
         assert (status, errors) == (0, [])
         return said.splitlines()
 
     def verdict(self, run=0, **changes):
-        """What `verdict.json` of a run says, after these changes of its replay."""
+        """Content of a run's `verdict.json`, after these changes of its replay."""
         file = self.runs[run] / "verdict.json"
         verdict = json.loads(file.read_text())
         if changes:
@@ -116,7 +116,7 @@ class Carried:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A function that gives the folder of a run of a spec, which is trained once."""
+    """Function that returns the folder of a spec's run, trained once."""
     home = tmp_path_factory.mktemp("trained")
 
     def run_of(spec):
@@ -130,7 +130,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def carry(tmp_path, fathom, connect_cpu, trained):
-    """A function that trains a study's cells and carries them, as made by other code."""
+    """Function that trains a study's cells and imports them, as made by other code."""
 
     def make(backend="torch", **changes):
         connect_cpu(backend)
@@ -143,7 +143,7 @@ def carry(tmp_path, fathom, connect_cpu, trained):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(carry, backend):
+def test_repeated_runs_count_and_name_the_code_that_made_them(carry, backend):
     carried = carry(backend, seeds=[0, 1])
     assert carried.statuses == [("stale", "waits")] * 2
     assert carried.table("summary").empty
@@ -171,8 +171,8 @@ def test_runs_that_todays_code_repeats_count_and_name_the_code_that_made_them(ca
     [{"variants": ["hc"], "accumulate": 2}, {"variants": ["mhc_dynamic"], "steps": 2}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_a_replay_takes_the_steps_that_training_took(carry, backend, changes):
-    """Whatever there is to a step; a training may be shorter than a replay."""
+def test_replay_repeats_the_steps_of_training(carry, backend, changes):
+    """With several kinds of steps; a training may be shorter than a replay."""
     carried = carry(backend, **changes)
     (line, _) = carried.replay()
     steps = min(STEPS, carried.config.studies["a"].steps)
@@ -180,7 +180,7 @@ def test_a_replay_takes_the_steps_that_training_took(carry, backend, changes):
 
 
 @pytest.mark.parametrize("forged", [{}, "a part"])
-def test_hashes_that_are_missing_wait_for_a_replay(carry, forged):
+def test_runs_with_missing_hashes_wait_for_a_replay(carry, forged):
     carried = carry(age=False)
     (run,) = imported_runs(carried.config)
     starts = "fathom.train:train", "fathom.tasks:Problem", "fathom.backends.torch:connect"
@@ -192,7 +192,7 @@ def test_hashes_that_are_missing_wait_for_a_replay(carry, forged):
     assert carried.table("summary").empty
 
 
-def test_copied_hashes_count_as_named_and_are_repeated_where_the_device_is_here(carry):
+def test_runs_of_todays_code_count_and_are_repeated_if_the_device_is_here(carry):
     carried = carry(age=False, seeds=[0, 1])
     said = "its manifest names today's code; not repeated here"
     assert carried.statuses == [("imported", "waits")] * 2
@@ -230,7 +230,7 @@ def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
     assert {(r["outcome"], r["differences"]["loss"]) for r in replays} == {("agrees", 0.0)}
     assert carried.statuses == [("imported", "agrees")] * 6
 
-    carried.shift(step=0, by=0.5, run=1)  # numbers that nobody trained
+    carried.shift(step=0, by=0.5, run=1)  # a number that no training gave
     carried.replay()
     assert carried.statuses == [
         *[("stale", "differs")] * 2, *[("imported", "agrees")] * 4,
@@ -245,7 +245,7 @@ def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_a_number_that_is_another_leaves_the_group_out_by_name(carry, name):
+def test_changed_number_is_named_and_excludes_the_group(carry, name):
     carried = carry(recipe="torch-defaults", seeds=[0, 1])
     carried.shift(step=2, by=1e-3, name=name)
     (line, total) = carried.replay()
@@ -264,20 +264,20 @@ def test_a_number_that_is_another_leaves_the_group_out_by_name(carry, name):
     ("step", "by", "expected"),
     [(0, 1e-7, ("stale", "differs")), (STEPS, 0.5, ("imported", "agrees"))],
 )
-def test_the_last_digit_of_the_first_steps_counts_where_the_run_was_made(carry, step, by, expected):
+def test_first_steps_are_compared_exactly_on_the_same_platform(carry, step, by, expected):
     carried = carry()
     carried.shift(step=step, by=by)
     carried.replay()
     assert carried.statuses == [expected]
 
 
-def test_on_another_platform_the_tolerance_counts(carry):
+def test_steps_are_compared_within_a_tolerance_on_another_platform(carry):
     carried = carry()
     carried.move_elsewhere()
     carried.shift(step=0, by=5e-5)
     carried.shift(step=1, by=5e-4)
     carried.shift(step=1, by=-5e-3, name="grad_norm")
-    carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # which is about −0.6
+    carried.shift(step=1, by=5e-3, name="gain_proxy_log10_max_entry")  # its value is about −0.6
     (line, _) = carried.replay()
     repeats = "today's code repeats 3 steps of seed 0"
     assert line.endswith(
@@ -286,17 +286,17 @@ def test_on_another_platform_the_tolerance_counts(carry):
     assert carried.statuses == [("imported", "agrees")]
 
     carried.shift(step=1, by=1e-3)
-    assert carried.statuses == [("stale", "waits")]  # the run is another
+    assert carried.statuses == [("stale", "waits")]  # the run has changed
     (line, _) = carried.replay()
     assert "of step 1 was" in line
     assert line.endswith("not equal to 0.001")
     assert carried.statuses == [("stale", "differs")]
 
 
-# --- every run, as a check ------------------------------------------------------------------------
+# --- check of every run ---------------------------------------------------------------------------
 
 
-def test_a_check_of_all_runs_writes_nothing_and_fails_where_one_differs(carry):
+def test_check_of_all_runs_writes_nothing_and_fails_if_one_differs(carry):
     carried = carry(depths=[4, 5])
     status, said, errors = carried.fathom("replay", "--all")
     assert (status, said.splitlines()[-1], errors) == (0, "2 agrees", [])
@@ -377,9 +377,9 @@ def test_a_subset_of_the_seeds_has_its_own_first_run_and_undoes_no_verdict(carry
         assert {run.replay for run in imported_runs(config)} == {"agrees"}
 
 
-def test_a_replay_vouches_for_no_content_that_is_invalid(carry):
+def test_replay_of_invalid_content_differs(carry):
     carried = carry()
-    carried.shift(step=STEPS, by=math.inf)  # no number of JSON
+    carried.shift(step=STEPS, by=math.inf)  # not a number in JSON
     (line, _) = carried.replay()
     assert f"seed 0, cannot be read, metrics.jsonl: line {STEPS + 1} " in line
     assert carried.statuses == [("stale", "differs")]
@@ -401,7 +401,7 @@ def test_a_replay_vouches_for_no_content_that_is_invalid(carry):
         ("loss", 4.0, None, math.inf),
     ],
 )
-def test_how_far_apart_two_values_are(name, old, new, expected):
+def test_difference_of_two_values(name, old, new, expected):
     assert difference(name, old, new) == pytest.approx(expected, abs=1e-15)
 
 

@@ -41,7 +41,7 @@ NAN = math.nan
 
 @pytest.fixture(scope="module")
 def world(shipped, tmp_path_factory):
-    """The reports of runs in which the recipe decides: their folder."""
+    """Folder of the reports of runs in which the recipe decides."""
     return write_world(study_config(tmp_path_factory.mktemp("world")), *shipped, by_recipe)
 
 
@@ -54,7 +54,7 @@ def quick(shipped):
 
 @pytest.fixture(scope="module")
 def say(shipped):
-    """A function that gives what a macro of a template says, on one line."""
+    """Function that returns the text of a template's macro, on one line."""
     environment = environment_of(shipped[1])
     environment.globals |= {"pm": plus_minus, "absent": "–", "metrics": {}, "docs": ""}
 
@@ -66,7 +66,7 @@ def say(shipped):
 
 
 def section(text, heading):
-    """What stands below a heading, up to the next of the same or a higher level."""
+    """Text below a heading, up to the next of the same or a higher level."""
     level = heading.partition(" ")[0]
     _, found, below = f"\n{text}".partition(f"\n{heading}\n")
     assert found, heading
@@ -83,26 +83,26 @@ def page(folder, study):
 
 
 def by_claim(rows, shipped):
-    """Rows that begin with what a claim says, by its id."""
+    """Rows that begin with the statement of a claim, by its id."""
     ids = {claim.statement: claim.id for claim in shipped[0].claims}
-    # Those that no page tests are no link.
+    # Claims without a test on a page have no link.
     said = ((re.match(r"\[?(.*?)(?:\]\(|$)", row[0]), row) for row in rows)
     return {ids[found[1]]: row for found, row in said if found and found[1] in ids}
 
 
 def is_sentence(text):
-    """None may be blank, or begin or end as a torn one would."""
+    """Whether a text begins with a capital or digit and ends with a full stop or `?`."""
     return re.fullmatch(r"[A-Z0-9].*[.?]", text)
 
 
 def answer(folder):
-    """(question, answer, evidence) of every row of the answer; none where nothing is asked."""
+    """(question, answer, evidence) of every row of the answer; empty without questions."""
     found = tables_in(section(read(folder), "## The answer"))
     return [tuple(row) for row in found[0][2:]] if found else []
 
 
 def short(folder, study):
-    """What a study's page says in short, if it says anything."""
+    """Sentences of "In short" on a study's page; empty without it."""
     text = page(folder, study)
     if "\n## In short\n" not in text:
         return []
@@ -123,11 +123,11 @@ def tables_in(text):
 
 
 HOSTILE = "A|B `c` *d* <e> $f$ _g_ [h](i) ~~j~~ 🙂 \\ k`l*m"
-"""What does something in Markdown, in pairs and alone."""
+"""Characters with a meaning in Markdown, in pairs and alone."""
 
 
 def parsed(text):
-    """(the types of all tokens, what they show) of Markdown."""
+    """(types of all tokens except text, text shown) of Markdown."""
     pieces = []
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         pieces += token.children or [token]
@@ -135,7 +135,7 @@ def parsed(text):
     return [piece.type for piece in pieces if not piece.type.startswith("text")], shown
 
 
-def test_words_of_a_config_are_shown_and_do_nothing(tmp_path, quick):
+def test_words_of_a_config_are_shown_literally(tmp_path, quick):
     def reports(folder, words, description):
         config = small_config(tmp_path / folder)
         contrast = Contrast(question=f"{words}?", pairs=[["mhc", "hc"]])
@@ -162,7 +162,7 @@ def test_words_of_a_config_are_shown_and_do_nothing(tmp_path, quick):
 
 
 @pytest.mark.parametrize("name", ["RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md"])
-def test_tables_are_whole_and_nothing_of_python_shows_through(world, name):
+def test_tables_are_whole_and_show_no_python_values(world, name):
     text = read(world, name)
     tables = tables_in(text)
     assert len(tables) > 2
@@ -193,7 +193,7 @@ def test_every_cell_links_to_its_row(world):
                     assert expected.items() <= found.items()
                     assert found["platform"] == {"PyTorch": "torch", "MLX": "mlx"}[platform]
                     checked += 1
-    # The score and two gradient norms of every variant, and what only some of them have.
+    # The score and two gradient norms of every variant, and metrics of only some of them.
     assert checked > 2 * 3 * len(DEPTHS) * 3 * 2
 
 
@@ -224,7 +224,7 @@ def cell_of(text, heading, depth, place, variant):
     return re.fullmatch(r"\[(.*)\]\(.*\)", cell)[1]
 
 
-def test_a_page_shows_what_runs_have_lost_and_do_not_have(world):
+def test_page_shows_failed_runs_and_missing_metrics(world):
     text = page(world, "depth-mlx")
     # The logarithms of 0.9, 1 and 1/0.9 are ∓0.105 and 0: the factor is exp(4.303 · 0.105 / √3).
     for study, expected in (
@@ -259,7 +259,7 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
     (undecided,) = [int(n) for _, _, n in counted if n]
     assert undecided == table["undecided"].sum()
     rows = by_claim(tables_in(card)[0][2:], shipped)
-    # Of hc-fails-48 the source is an MLX program, and there hc ends at chance.
+    # The source of hc-fails-48 is an MLX program; on MLX hc ends at chance.
     reason, line = re.fullmatch(
         r"\[(.*)\]\(tables/claims.csv#L(\d+)\)", rows["hc-fails-48"][3]
     ).groups()
@@ -279,7 +279,7 @@ def test_the_scorecard_has_every_claim_with_the_test_that_decides(world, shipped
 # --- published beside ours -------------------------------------------------------------------
 
 
-def test_deviating_values_stand_out_at_the_published_scale_alone(world, shipped, tmp_path):
+def test_deviating_values_are_bold_only_at_the_published_scale(world, shipped, tmp_path):
     # Published for the MLX runs at 12 layers: baseline 1.78, hc 0.0001, mhc 0.002.
     losses = {"baseline": [1.7, 1.8, 1.9], "hc": [0.2, 0.21, 0.22], "mhc": [0.002, 0.002, 0.002]}
     published, templates = shipped
@@ -360,7 +360,7 @@ WHOLE = {"depths": DEPTHS, "variants": ["mhc"]}
         (recipe_but_for(12, 24), WHOLE, r"of 1 of 3 cells \(the others have runs that"),
     ],
 )  # fmt: skip
-def test_what_decides_is_told_from_the_shares(say, tmp_path, loss_of, changes, said):
+def test_deciding_factor_follows_from_the_shares_of_variance(say, tmp_path, loss_of, changes, said):
     config = small_config(tmp_path, **changes)
     cells, steps = map(frame, rows_of(config, loss_of))
     variance = variance_table(config, steps)
@@ -394,7 +394,7 @@ def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path
     assert "\nNot imported: a bundle was refused.\n" in pages[2]
 
 
-def test_a_study_whose_task_tells_nothing_apart_says_so_first(shipped, tmp_path):
+def test_study_in_which_no_run_learned_says_so_first(shipped, tmp_path):
     own = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"], "part": None}
     config = config_with(tmp_path, ("own",), own=own)
     published = load_published(shipped[1].parent / "published.yaml", config)
@@ -409,7 +409,7 @@ def test_a_study_whose_task_tells_nothing_apart_says_so_first(shipped, tmp_path)
     assert section(page(folder, "own"), "## In short").strip().startswith(f"- {said}")
 
 
-def test_a_study_that_tells_nothing_apart_stands_below_the_answers_of_others(shipped, tmp_path):
+def test_study_in_which_no_run_learned_is_below_the_answers_of_others(shipped, tmp_path):
     pair = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"], "part": None}
     config = config_with(tmp_path, ("own", "other"), own=pair, other=pair)
     config.labels["own"] = "Does it train?"
@@ -430,7 +430,7 @@ def test_a_study_that_tells_nothing_apart_stands_below_the_answers_of_others(shi
 
 
 @pytest.mark.parametrize("part", [None, "demos"])  # with `<<: *depth` a study has the latter
-def test_a_study_of_ones_own_is_answered_and_speaks_of_no_claim(shipped, tmp_path, part):
+def test_own_study_is_answered_and_mentions_no_claim(shipped, tmp_path, part):
     labels = ["baseline", {"mine": {"connection": "krom_hc", "gate": "learned"}}]
     own = {"variants": labels, "depths": [12], "backends": ["torch"], "part": part}
     config = config_with(tmp_path, ("own",), own=own)
@@ -491,9 +491,7 @@ def test_the_config_that_a_report_names_is_there_and_current(shipped, tmp_path):
         assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == resolved
 
 
-def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_on_it(
-    quick, tmp_path
-):
+def test_page_marks_settings_chosen_after_looking_and_their_verdicts(quick, tmp_path):
     chosen = {
         "seeds": {"why": "two were added", "verdicts_at": [24]},
         "optimizer.lr": {"why": "on the plain network"},
@@ -520,10 +518,8 @@ def test_a_page_marks_what_was_chosen_after_looking_and_the_verdicts_that_rest_o
 # --- platforms ----------------------------------------------------------------------------------
 
 
-def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_nothing(
-    quick, tmp_path
-):
-    """They may be anyone's: a mark, an element, a cell of a table, a link, a mention."""
+def test_imported_platform_has_its_own_rows_and_escaped_texts(quick, tmp_path):
+    """These texts are untrusted: a mark, an element, a cell of a table, a link, a mention."""
     config = study_config(tmp_path, depths=[12, 24], variants=["mhc"], backends=["torch"])
     nasty = "<b>x</b> | [a](http://b) `c` *d* @e $f$ www.g"
     rows = [
@@ -539,7 +535,7 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
     assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own
     assert f"### PyTorch beside {label}: depth-mlx" in read(folder, "COMPARISON.md")
     text = read(folder)
-    # The head, the table of two platforms, what is not counted.
+    # The head, the table of two platforms, runs that are not counted.
     assert text.count(r"\<b\>x\</b\> \| \[a\](http\://b) \`c\` \*d\* \@e \$f\$ www\.g") == 4
     assert nasty not in text
 
@@ -549,7 +545,7 @@ def test_an_imported_platform_has_rows_of_its_own_and_texts_of_run_folders_do_no
 
 @pytest.fixture(scope="module")
 def beside(world, shipped, tmp_path_factory):
-    """The reports of `world` beside a kept result that judges two claims otherwise."""
+    """The reports of `world` beside a kept result with verdicts on two claims alone."""
     kept = tmp_path_factory.mktemp("kept")
     (kept / "tables").mkdir()
     (kept / "studies").mkdir()
@@ -578,7 +574,7 @@ def test_a_kept_results_verdicts_stand_beside_ours_with_links(beside, shipped):
     assert found.pop("hc-fails-48") == there
     assert found.pop("text-compile") == f"[reproduced]({link}/RESULTS.md)"  # it has no such page
     assert set(found.values()) == {"not measured"}
-    # The scorecard has said it.
+    # The scorecard has it already.
     assert "Compiling is not" not in text.partition("## What could not be judged")[2]
     assert f"[the reference scale](../{link}/studies/depth-mlx.md)" in own
     assert f"At the reference scale: [contradicted, one seed](../{link}/studies/" in own

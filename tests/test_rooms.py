@@ -12,7 +12,7 @@ ROOMS = (
     "optimizers", "backends", "library", "torch", "mlx", "train", "parity", "runs", "analysis",
     "report", "cli", "preload", "__main__",
 )  # fmt: skip
-"""From the ground up: the order that CONTRIBUTING draws."""
+"""Rooms from bottom to top, in the order of the drawing in CONTRIBUTING."""
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def parsed(file):
 
 @functools.cache
 def imports_of(file):
-    """(line, module) of every import that runs; those for type checkers do not."""
+    """(line, module) of every import that runs, without imports for type checkers."""
     tree, found = parsed(file), []
     skipped = {
         node
@@ -64,7 +64,7 @@ def test_a_room_imports_only_rooms_below_it():
 
 
 def test_only_backends_and_modules_for_other_networks_import_a_framework():
-    """So all else is the same where one is missing: `--alone` leaves its tests out."""
+    """Other code is the same without a framework, so `--alone` leaves its tests out."""
     allowed = {"backends", "torch", "mlx"}
     named = [
         f"{file}:{line} imports {module}"
@@ -80,7 +80,7 @@ FRAMEWORKS = ("torch", "mlx")
 
 
 def test_a_module_of_one_framework_imports_nothing_of_the_other():
-    """So its numbers are the same where that is missing: `--alone` takes one case of each test."""
+    """Numbers are the same without the other, so `--alone` takes one case of each test."""
     own = {framework: [] for framework in FRAMEWORKS}
     for file in FILES:
         for framework in FRAMEWORKS:
@@ -116,8 +116,8 @@ def test_only_tasks_and_their_own_files_name_a_task():
     assert not named
 
 
-def test_modules_import_one_another_in_no_circle():
-    """Not even for type checkers, or inside functions."""
+def test_imports_have_no_cycle():
+    """Imports for type checkers and inside functions count too."""
     files = {
         ".".join(("fathom", *f.with_suffix("").parts)).removesuffix(".__init__"): f for f in FILES
     }
@@ -130,4 +130,4 @@ def test_modules_import_one_another_in_no_circle():
             for module in (f"{node.module}.{alias.name}" for alias in node.names)
         }
         graph[name] = (found & files.keys()) - {name}
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle

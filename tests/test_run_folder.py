@@ -41,8 +41,8 @@ def test_a_row_is_read_back_as_it_was(row):
     line = encode_row(row)
     assert line.endswith("\n")
     assert line.count("\n") == 1
-    json.loads(line, parse_constant=pytest.fail)  # as the standard has it, without NaN
-    # repr tells NaN, −0.0 and the last digit of a float apart, and a float from an integer.
+    json.loads(line, parse_constant=pytest.fail)  # as in the standard, without NaN
+    # repr distinguishes NaN, −0.0, the last digit of a float, and floats from integers.
     assert repr(sorted(decode_row(line).items())) == repr(sorted(row.items()))
 
 
@@ -51,7 +51,7 @@ def test_a_row_is_read_back_as_it_was(row):
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Two runs that nothing is wrong with: (spec, folder) by what they keep."""
+    """Two valid runs, (spec, folder) by name; `kept` has weights."""
     found = {}
     for name, changes in {"plain": {}, "kept": {"weights": True}}.items():
         spec = make_spec(**changes)
@@ -71,7 +71,7 @@ def spec(made):
 
 @pytest.fixture
 def run(made, tmp_path):
-    """A copy of a whole run, for a test to spoil."""
+    """A copy of a whole run, for a test to damage."""
     return shutil.copytree(made["plain"][1], tmp_path / "run")
 
 
@@ -83,7 +83,7 @@ def kept(made, tmp_path):
 
 
 def validated(folder, spec):
-    """Status and reason."""
+    """(status, reason) of a run."""
     found = validate_run(folder, spec)
     assert found.reason.isprintable()
     assert len(found.reason) < 600
@@ -91,7 +91,7 @@ def validated(folder, spec):
 
 
 def corrupt(folder, spec):
-    """Why a run that must be corrupt is: a single line that names a file of it."""
+    """Reason why a run is corrupt: a single line that names one of its files."""
     status, reason = validated(folder, spec)
     assert status == "corrupt"
     assert reason.startswith((*RUN_FILES, "weights.safetensors"))
@@ -115,7 +115,7 @@ def test_a_run_with_weights_is_measured_until_one_without_replaces_it(kept, spec
     assert {file.name for file in folder.iterdir()} == set(RUN_FILES)
 
 
-def test_no_folder_is_missing_and_a_begun_one_has_failed(tmp_path, spec):
+def test_absent_run_is_missing_and_unfinished_run_has_failed(tmp_path, spec):
     assert validated(tmp_path / "none", spec) == ("missing", "")
     (tmp_path / ".partial").mkdir()
     status, reason = validated(tmp_path, spec)
@@ -136,7 +136,7 @@ def edit_manifest(folder, change):
 
 
 def write_rows(folder, lines):
-    """Replace the rows, and let the manifest agree."""
+    """Replace the rows and update the manifest."""
     (folder / "metrics.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     seal(folder)
 
@@ -146,7 +146,7 @@ def lines_of(folder):
 
 
 def row(number=1, /, **changes):
-    """Change a row; NaN and infinities by name, as rows have them."""
+    """Function that changes a row, with NaN encoded as in rows; `...` removes a field."""
 
     def spoil(folder):
         lines = lines_of(folder)
@@ -166,7 +166,7 @@ def row(number=1, /, **changes):
             nonfinite_event=1, nonfinite_total=1),
     ],
 )  # fmt: skip
-def test_nulls_large_and_non_finite_numbers_are_valid_where_they_may_be(run, spec, change):
+def test_allowed_nulls_large_and_non_finite_numbers_are_valid(run, spec, change):
     change(run)
     assert validated(run, spec) == ("measured", "")
 
@@ -182,11 +182,11 @@ def test_endless_rows_do_not_fill_the_memory(run, spec):
         tracemalloc.stop()
 
 
-# --- one table of what is refused ----------------------------------------------------------------
+# --- damaged runs that are refused ---------------------------------------------------------------
 
 
 def edit_spec(change):
-    """Change the spec; the hashes of the manifest follow."""
+    """Function that changes the spec and updates the file hashes of the manifest."""
 
     def spoil(folder):
         data = json.loads((folder / "spec.json").read_text())
@@ -206,7 +206,7 @@ def text_of_manifest(text):
 
 
 def line(text):
-    """Another text in the place of the second row."""
+    """Function that replaces the second row by a text."""
     return lambda folder: write_rows(folder, [lines_of(folder)[0], text, *lines_of(folder)[2:]])
 
 
@@ -234,7 +234,7 @@ OUT = "../../spec.json"
 NO_ROW = "line 2 is not a row of metrics"
 
 REFUSED = [
-    # What is done to a run, the file that is named, what is said of it.
+    # (damage to a run, file that the reason names, part of the reason)
     *((manifest(lambda m, k=k: m.update({k: [1]})), "manifest", f"{k}: ") for k in ("code", "git")),
     (manifest(lambda m: m.update(secs=1)), "manifest", "unknown key 'secs'; did you mean"),
     (manifest(lambda m: m["files"].pop("metrics.jsonl")), "manifest", "lists 'spec.json, mixing"),
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_read_makes_its_run_corrupt(run, spec, monkeypatch
 
 
 @pytest.mark.parametrize("key", REQUIRED)
-def test_a_manifest_lacks_no_key_and_has_its_own_hash(run, spec, key):
+def test_manifest_without_a_key_or_with_a_wrong_hash_is_corrupt(run, spec, key):
     manifest = read_manifest(run)
     (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
     assert corrupt(run, spec).endswith("its content does not have the SHA-256 that it names")
@@ -334,7 +334,7 @@ def test_the_shapes_of_the_matrices_are_known_without_computing_them(tmp_path, t
         assert validated(tmp_path, spec) == ("measured", "")
 
 
-def test_matrices_where_nothing_is_mixed_are_refused_and_diverged_ones_are_valid(tmp_path):
+def test_unexpected_matrices_are_refused_and_diverged_ones_are_valid(tmp_path):
     spec = make_spec(variant="baseline")
     write_run(tmp_path, spec, metric_rows(LOSSES), mixing={"H_res": np.zeros((3, 4, 4), F32)})
     assert "'H_res' is F32 [3, 4, 4], but absent by spec.json" in corrupt(tmp_path, spec)
@@ -372,11 +372,11 @@ def test_weights_are_there_if_and_only_if_the_study_keeps_them(kept, run, spec):
     )
 
 
-# --- what makes a run stale ----------------------------------------------------------------------
+# --- stale runs ----------------------------------------------------------------------------------
 
 
 def with_code(monkeypatch, change):
-    """Let the code of today be another."""
+    """Change the hashes of today's code."""
     monkeypatch.setattr(
         "fathom.runs.validate.training_code", lambda spec: change(training_code(spec))
     )
@@ -392,7 +392,7 @@ CODES = {
 
 
 @pytest.mark.parametrize(("change", "expected"), CODES.values(), ids=CODES)
-def test_a_recorded_definition_that_has_changed_or_is_gone_makes_a_run_stale(
+def test_changed_definition_makes_a_run_stale_and_a_new_one_does_not(
     run, spec, monkeypatch, change, expected
 ):
     with_code(monkeypatch, change)
@@ -402,7 +402,7 @@ def test_a_recorded_definition_that_has_changed_or_is_gone_makes_a_run_stale(
 
 
 def test_a_spec_of_an_older_form_makes_a_run_stale_and_not_corrupt(run, spec):
-    """A setting may have been added since, or renamed: nothing has happened to the files."""
+    """A setting may have been added or renamed since; the files are unchanged."""
     edit_spec(lambda s: s["optimizer"].update(momentum=s["optimizer"].pop("beta1")))(run)
     edit_manifest(run, lambda manifest: manifest.update(spec_hash="0" * 16))
     said = "spec differs: optimizer.beta1 None → 0.9, optimizer.momentum 0.9 → None"
@@ -416,7 +416,7 @@ def test_a_metric_of_an_older_code_makes_a_run_stale_and_not_corrupt(run, spec, 
     assert validated(run, spec)[0] == "stale"
 
 
-def test_a_new_metric_leaves_an_old_run_good(run, spec, monkeypatch):
+def test_new_metric_keeps_an_old_run_valid(run, spec, monkeypatch):
     of_runs = runs.RunMetric("loss", runs.largest, "largest finite loss")
     monkeypatch.setitem(runs.RUN_METRICS, "loss_max", of_runs)
     of_steps = steps.StepMetric("loss again", "the loss", steps.loss)
@@ -425,13 +425,13 @@ def test_a_new_metric_leaves_an_old_run_good(run, spec, monkeypatch):
     assert runs.summarise(read_rows(run), runs.RUN_METRICS)["loss_max"] == 4.0
 
 
-# --- no traceback, whatever is there ------------------------------------------------------------
+# --- no traceback for any JSON ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [n for n in RUN_FILES if n.endswith(".json")])
 @given(st.data())
-def test_no_json_leads_to_a_traceback(made, tmp_path_factory, name, data):
-    """Any value, at any place of a file whose hashes agree: refused in a line, or without harm."""
+def test_no_json_causes_a_traceback(made, tmp_path_factory, name, data):
+    """Any value at any place of a file whose hashes agree is refused in a line, or valid."""
     spec, whole = made["plain"]
     folder = tmp_path_factory.mktemp("odd") / "run"
     shutil.copytree(whole, folder)

@@ -1,4 +1,4 @@
-"""Trainings: the files that one leaves, going on after an interruption, evaluating again."""
+"""Trainings: their files, resuming after an interruption, evaluating again."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
 CHECKPOINTS = Compute(device="cpu", checkpoint_steps=1)
 STEPS = 12
-"""Rows come after 1, 11 and 12 of them: a training looks at the device every ten."""
+"""Rows arrive after 1, 11 and 12 steps: a training reads the device every ten."""
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -43,9 +43,9 @@ def files_in(folder):
 
 
 def assert_same_numbers(folder, other):
-    """Bit for bit: the metrics of every step, and the matrices of the last parameters."""
-    assert repr(numbers_of(folder)) == repr(numbers_of(other))  # a number may be none
-    for rows in (read_rows(folder), read_rows(other)):  # the time goes on as well
+    """Assert equal metrics of every step and equal final matrices, bit for bit."""
+    assert repr(numbers_of(folder)) == repr(numbers_of(other))  # repr: NaN equals NaN
+    for rows in (read_rows(folder), read_rows(other)):  # elapsed time goes on too
         elapsed = np.cumsum([row["step_seconds"] for row in rows])
         assert [row["elapsed_seconds"] for row in rows] == pytest.approx(elapsed)
 
@@ -79,8 +79,8 @@ def test_a_run_and_its_manifest(backend, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["baseline", "hc", "mhc_causal"])
-def test_the_mixing_is_that_of_the_last_parameters(backend, tmp_path, variant):
-    """In float64, from the weights that the run keeps too."""
+def test_mixing_is_of_the_final_parameters(backend, tmp_path, variant):
+    """Compared in float64 with the matrices of the weights that the run keeps."""
     spec = spec_on(backend, variant=variant, weights=True, steps=5)
     run_cell(spec, tmp_path, CPU)
     weights, mixing = (load_file(tmp_path / f"{n}.safetensors") for n in ("weights", "mixing"))
@@ -109,7 +109,7 @@ def test_a_training_that_diverges_is_kept_as_strict_json(connect_cpu, tmp_path):
 
 
 def test_two_processes_do_not_train_one_run(connect_cpu, tmp_path, monkeypatch):
-    """The second waits a moment, then says so; what the first has is untouched."""
+    """The second waits a moment, then is refused; the files of the first are untouched."""
     spec, partial = spec_on(connect_cpu("torch")), tmp_path / PARTIAL
     partial.mkdir()
     (partial / "checkpoint.safetensors").write_bytes(b"of the first")
@@ -124,7 +124,7 @@ def test_two_processes_do_not_train_one_run(connect_cpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "device"), [("torch", "gpu"), ("mlx", "cuda")])
-def test_a_device_that_cannot_be_there_is_refused_before_anything_is_written(
+def test_impossible_device_is_refused_before_anything_is_written(
     connect_cpu, tmp_path, name, device
 ):
     spec = spec_on(connect_cpu(name))
@@ -147,7 +147,7 @@ def test_an_array_that_does_not_fit_into_memory_is_an_error_of_the_user(connect_
 
 
 def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
-    """Leave in `folder` what a training leaves that dies after so many of its steps."""
+    """Leave in `folder` the files of a training that is interrupted after `steps` steps."""
     with pytest.raises(KeyboardInterrupt):
         run_cell(spec, folder, compute, interrupt_at(steps))
     assert files_in(folder) == {".partial"}
@@ -156,9 +156,7 @@ def interrupted(spec, folder, steps=11, compute=CHECKPOINTS):
 @pytest.mark.parametrize(
     ("variant", "recipe"), [("baseline", "mlx-defaults"), ("mhc", "torch-defaults")]
 )
-def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
-    backend, tmp_path, variant, recipe
-):
+def test_resumed_training_equals_an_uninterrupted_one(backend, tmp_path, variant, recipe):
     spec = spec_on(backend, variant=variant, recipe=recipe, weight_decay=0.1)
     run_cell(spec, tmp_path / "whole", CPU)
     interrupted(spec, tmp_path / "broken")
@@ -169,7 +167,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     assert files_in(tmp_path / "broken") == ARRIVED
 
 
-def test_a_training_that_is_interrupted_twice_goes_on_twice(connect_cpu, tmp_path):
+def test_training_resumes_after_two_interruptions(connect_cpu, tmp_path):
     spec = spec_on(connect_cpu("torch"), steps=40)
     every_fifth = Compute(device="cpu", checkpoint_steps=5)
     run_cell(spec, tmp_path / "whole", CPU)
@@ -189,7 +187,7 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, connect_cpu):
-    """A folder of a training on torch that nothing disturbed, and of one that was interrupted."""
+    """A folder with two trainings on torch: a whole one and an interrupted one."""
     connect_cpu("torch")
     folder = tmp_path_factory.mktemp("whole")
     run_cell(make_spec(steps=STEPS), folder / "run", CPU)
@@ -242,7 +240,7 @@ ELSEWHERE = {
 def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
     connect_cpu, tmp_path, whole, monkeypatch, capsys, name, value, said
 ):
-    """Digits depend on all of it, and a manifest can only name one."""
+    """Digits depend on the environment, and a manifest can only name one."""
     spec = spec_on(connect_cpu("torch"))
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -259,14 +257,14 @@ def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
 
 
 def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, monkeypatch):
-    """Of numba and of ATen: a run that goes on under another has other last digits."""
+    """Targets of numba and ATen: a run resumed under another has other last digits."""
     backend = connect_cpu("torch")
     usual = environment(backend, 1)
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     generic = environment(backend, 1)
     assert generic["arithmetic"] == {**usual["arithmetic"], "NUMBA_CPU_NAME": "generic"}
     assert not same_digits(usual, generic)
-    # A run from before these were recorded is held to what it says.
+    # An older run without these records is compared by its own records alone.
     assert same_digits({**usual, "arithmetic": {}}, generic)
 
 
@@ -275,14 +273,14 @@ def test_targets_of_compilers_and_kernels_are_in_the_environment(connect_cpu, mo
 
 @pytest.fixture
 def images(tmp_path, monkeypatch):
-    """How to compute with a small set of images of our own, in place of the official ones."""
+    """`Compute` with a small set of random images in place of the official ones."""
     arrays = random_images(20, 60)
     digests = put_idx(tmp_path / "data/fashion-mnist", fashion_mnist.FILES, *arrays)
     monkeypatch.setattr(fashion_mnist, "FILES", digests)
     return Compute(device="cpu", data=str(tmp_path / "data"))
 
 
-def test_weights_give_what_was_measured_after_training_again(backend, images, tmp_path):
+def test_evaluating_weights_repeats_the_measurements_after_training(backend, images, tmp_path):
     spec = spec_on(
         backend, task="fashion", variant="mhc_causal", depth=2, steps=4, batch_size=5, weights=True
     )
@@ -298,7 +296,7 @@ def test_weights_give_what_was_measured_after_training_again(backend, images, tm
     recorded = {name: last[name] for name in names}
     assert evaluate_run(folder, images) == recorded  # to the last digit
 
-    # It is read from the weights: without its last layer the network names one class for all.
+    # It depends on the weights: with this last layer the network predicts class 9 for all.
     weights = load_file(folder / "weights.safetensors")
     weights["head.weight"][:], weights["head.bias"][:] = 0, np.arange(10)
     save_file(weights, folder / "weights.safetensors")

@@ -1,4 +1,4 @@
-"""Step multipliers over sizes: fits by hand, a table of sizes, and what reports say of them."""
+"""Step multipliers over sizes: fits by hand, the table of sizes, and sentences of reports."""
 
 import itertools
 import math
@@ -20,12 +20,12 @@ NAN, INF = math.nan, math.inf
 GRID = pd.DataFrame(
     [*itertools.product((32, 64), (6, 12), (1000,))], columns=["channels", "layers", "tokens"]
 )
-"""Two widths at two depths: the least-squares power of one is half the sum of two differences."""
+"""Two widths at two depths: each least-squares power is the mean of two slopes (`by_hand`)."""
 
 # --- the fit -------------------------------------------------------------------------------------
 
 
-def test_points_on_a_plane_give_its_coefficients_seed_by_seed():
+def test_fit_of_points_on_a_plane_recovers_its_coefficients():
     factors = pd.DataFrame(
         [(32, 12, 1000), (64, 6, 1000), (64, 12, 4000), (128, 24, 1000), (64, 12, 1000)],
         columns=GRID.columns,
@@ -45,7 +45,7 @@ def test_points_on_a_plane_give_its_coefficients_seed_by_seed():
 
 
 def by_hand(values):
-    """The powers of channels and layers in GRID, of ln m that lie on no plane."""
+    """Least-squares powers of channels and layers for ln m at the four sizes of GRID."""
     (small_6, small_12), (large_6, large_12) = values[:2], values[2:]
     return (
         (large_6 - small_6 + large_12 - small_12) / 2 / math.log(2),
@@ -65,7 +65,7 @@ def test_points_off_the_plane_are_fitted_by_least_squares():
     assert found["tokens"] == "not varied"
 
 
-def test_another_pairing_of_seeds_changes_the_interval_alone():
+def test_pairing_of_seeds_changes_only_the_interval():
     other = LOGS.copy()
     other.loc[0] = LOGS.loc[0].tolist()[::-1]
     one, another = fit(GRID, LOGS)["channels"], fit(GRID, other)["channels"]
@@ -74,7 +74,7 @@ def test_another_pairing_of_seeds_changes_the_interval_alone():
 
 
 @pytest.mark.parametrize("end", [INF, -INF])
-def test_a_seed_outside_of_its_ladder_leaves_no_fit(end):
+def test_seed_outside_its_ladder_prevents_the_fit(end):
     logs = LOGS.copy()
     logs.loc[2, 1] = end
     assert fit(GRID, logs) == {"channels": "outside", "layers": "outside", "tokens": "not varied"}
@@ -115,7 +115,7 @@ def config():
 
 
 def ladder(study, base, depth=4, machine="", seeds=(0, 1, 2), factors=(0.5, 1, 2)):
-    """Plain runs that lose a nat for each doubling of the steps."""
+    """Plain runs whose loss falls by one nat per doubling of the steps."""
     labels = {0.5: f"{base}_x050", 1: base, 2: f"{base}_x200"}
     return [
         run(labels[f], depth, seed, study, machine=machine, loss_final=3 - math.log2(f))
@@ -139,12 +139,12 @@ def cells():
     here = {"study": "two", "machine": CPU_PLATFORM}
     return frame(
         *ladder("one", "baseline"), *ours("one", "mhc", [0.1, 0.2, 0.3]), *tuned,
-        # Of another connection at one size, and at the other rate: no design.
+        # Not designs: hc at a single size, and mhc at the other rate.
         *ours("one", "hc", [0.5, 0.5, 0.5]), *ladder("two", "baseline", machine=CPU_PLATFORM),
         *ours(**here, variant="mhc", doublings=[0.9, 0.9, 0.9]),
         *ladder("two", "baseline_0", machine=CPU_PLATFORM),
         *ours(**here, variant="mhc_fast", doublings=[0.2, 0.4, 0.6]),
-        # Fewer seeds on another machine, and a depth with the other plain network, without ladder.
+        # Fewer seeds on another machine; a depth with the other plain network and no ladder.
         *ladder("two", "baseline_0", machine=GPU_PLATFORM),
         *ours("two", "mhc_fast", [0.7, 0.7], machine=GPU_PLATFORM),
         *ladder("two", "baseline", 8, machine=CPU_PLATFORM, factors=[1]),
@@ -159,7 +159,7 @@ def tables():
     return sizes, scale_table(sizes, logs)
 
 
-def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
+def test_design_has_a_row_per_size_and_a_fit_over_sizes_with_a_ladder():
     sizes, scale = tables()
     told = ["design", "study", "depth", "variant", "against", "channels", "lr", "seeds", "platform"]
     cpu = f"torch-{CPU_PLATFORM}"
@@ -175,7 +175,7 @@ def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
     assert sizes["tried"].tolist() == ["0.001 0.002 0.003", "0.002 0.004", "0.002"]
     assert sizes["best_tried"][0] == 0.003  # `baseline_1`
     assert sizes["best_tried"][1:].isna().all()
-    # Both widths are 16 channels apart by a factor of two: b is the difference of doublings.
+    # Widths 16 and 32 differ by a factor of two, so b is the difference of doublings.
     rows = {row["factor"]: row for row in scale.to_dict("records")}
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "channels": "undecided", "layers": "not varied", "tokens": "not varied",
@@ -187,7 +187,7 @@ def test_a_design_has_a_row_for_each_size_and_a_fit_over_those_with_a_ladder():
 
 
 def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, timed="", **changes):
-    """Tables of a study of `width` channels, and of another of 64 and four times the steps.
+    """Tables of a study with `width` channels, and one with 64 channels and 4 times the steps.
 
     `timed` is the file of step times.
     """
@@ -207,8 +207,8 @@ def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, ti
 def test_the_power_of_tokens_is_fitted_where_steps_vary():
     sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5])
     assert sizes["steps"].tolist() == [100, 400]
-    assert sizes["tokens"].tolist() == [100 * 8 * 8, 400 * 8 * 8]  # of batches of 8 × 8
-    # Over four times the tokens, two doublings, ln m loses 0.2, 0.2 and 0 of ln 2.
+    assert sizes["tokens"].tolist() == [100 * 8 * 8, 400 * 8 * 8]  # batches of 8 × 8
+    # Over two doublings of the tokens, ln m falls by 0.2, 0.2 and 0 times ln 2.
     powers = [-0.1, -0.1, 0.0]
     assert fits["tokens"]["coefficient"] == pytest.approx(sum(powers) / 3, rel=1e-9)
     half = half_width(powers)
@@ -219,7 +219,7 @@ def test_the_power_of_tokens_is_fitted_where_steps_vary():
 
 
 def timed(folder, *rows):
-    """Step times of the study `short`: (width, variant, times 2 seconds, operations and bytes)."""
+    """Step times of study `short`; rows: (width, variant, seconds / 2, operations and bytes)."""
     return step_times(folder, *(
         {"study": "short", "depth": 4, "variant": variant, "seconds": 2 * cost,
          "low": 2 * cost - 0.1, "high": 2 * cost + 0.1, "width": width, "operations": work,
@@ -237,7 +237,7 @@ def test_the_same_network_in_another_study_costs_the_same(tmp_path):
     assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
 
 
-def test_a_network_of_another_width_costs_what_it_did_at_that_width(tmp_path):
+def test_cost_is_read_at_the_width_of_each_size(tmp_path):
     narrow = [(32, "baseline", 1, 100), (32, "mhc", 1.9, 140)]
     wide = [(64, "baseline", 1, 400), (64, "mhc", 1.5, 480)]
     file = timed(tmp_path, *narrow, *wide)
@@ -249,19 +249,19 @@ def test_a_network_of_another_width_costs_what_it_did_at_that_width(tmp_path):
     assert sizes["operations"].tolist() == pytest.approx([1.4, NAN], nan_ok=True)
 
 
-def test_tokens_are_of_all_batches_of_a_step():
+def test_tokens_include_all_accumulated_batches_of_a_step():
     batches = {"batch_size": {4: 2}, "accumulate": 3, "depths": [4]}
     sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5], **batches)
     assert sizes["tokens"].tolist() == [400 * 2 * 3 * 8, 100 * 8 * 8][::-1]
-    # ln m loses (0.2, 0.2, 0) ln 2 over 3 times the tokens.
+    # ln m falls by (0.2, 0.2, 0) ln 2 over 3 times the tokens.
     power = -0.4 / 3 * math.log(2) / math.log(3)
     assert fits["tokens"]["coefficient"] == pytest.approx(power, rel=1e-9)
 
 
-def test_a_size_without_a_ladder_has_a_gain_alone():
+def test_size_without_a_ladder_has_only_a_gain():
     for_one = {"ladder": {}, "plain_at_size": ["baseline"]}
     one, _ = tables_with_a_long_training([0.1, 0.2, 0.3], ladder_of=(), **for_one)
-    assert one.empty  # a step multiplier at one size
+    assert one.empty  # only one size has a step multiplier
     settings = config().model_dump(mode="json")["studies"]
     sizes = {"one": settings["one"], "two": settings["two"], "long": study(32, **for_one)}
     changed = config_with(studies=tuple(sizes), **sizes)
@@ -276,16 +276,16 @@ def test_a_size_without_a_ladder_has_a_gain_alone():
     assert row["gain"] == pytest.approx(0.2, rel=TOLD)
 
 
-def test_the_parameters_are_the_plain_networks():
-    # 64 tokens and 8 positions of 16 channels, and the head; two norms, and the weights and biases
-    # of q, k, v, of the way out and of both layers of the MLP in each of 4 layers; a last norm.
+def test_parameters_are_counted_in_the_plain_network():
+    # Embeddings of 64 tokens and 8 positions, the head and a last norm, 16 channels each. A layer:
+    # two norms; weights and biases of q, k, v, the output projection and both MLP layers.
     block = 2 * 32 + 48 * 17 + 16 * 17 + 32 * 17 + 16 * 33
     sizes, _ = tables()
     assert sizes["parameters"][0] == (64 + 8 + 64) * 16 + 4 * block + 32
 
 
 def verdict_of(spread, slope):
-    """The verdict of channels, of two sizes whose powers differ by `spread` around `slope`."""
+    """Verdict on channels for two sizes, with powers `slope` and `slope` ± `spread` by seed."""
     sizes = GRID.iloc[[0, 2]].reset_index(drop=True)
     sizes = sizes.assign(design="mhc", backend="torch", answer="at")
     powers = [slope - spread, slope, slope + spread]
@@ -293,14 +293,14 @@ def verdict_of(spread, slope):
     return scale_table(sizes, logs)["verdict"][0]
 
 
-def test_a_power_is_told_where_its_p_is_below_a_twentieth():
-    # Student's t of two degrees of freedom is 4.303: the mean over its error, spread / √3.
+def test_power_grows_or_shrinks_if_its_p_is_below_0_05():
+    # Student's t with two degrees of freedom is 4.303; the standard error is spread / √3.
     for slope, word in ((0.2, "grows"), (-0.2, "shrinks")):
         assert verdict_of(0.2 * math.sqrt(3) / 4.31, slope) == word
         assert verdict_of(0.2 * math.sqrt(3) / 4.29, slope) == "undecided"
 
 
-def test_a_plain_network_of_another_width_is_a_size_without_rates():
+def test_plain_network_with_its_own_width_has_no_tried_rates():
     narrow = {"baseline_8": {"connection": "baseline", "model": {"width": 8}}}
     like_it = {"mhc_8": {"connection": "mhc", "model": {"width": 8}}}
     one = study(16, plain=["baseline_8"])
@@ -310,7 +310,7 @@ def test_a_plain_network_of_another_width_is_a_size_without_rates():
     assert sizes["tried"].tolist() == [""] * len(sizes)
 
 
-# --- what reports say ----------------------------------------------------------------------------
+# --- sentences of reports ------------------------------------------------------------------------
 
 SIZE = {"design": "mhc", "backend": "torch", "study": "one", "depth": 4,
         "channels": 32, "layers": 4, "parameters": 1, "steps": 1000, "answer": "at",
@@ -337,7 +337,7 @@ def test_the_interval_is_compared_with_the_cost(cost, where):
         ("beyond", 3, 1.4, "undecided"),
     ],
 )
-def test_an_end_of_the_ladder_that_all_seeds_pass_is_a_bound(answer, outside, cost, where):
+def test_end_of_the_ladder_is_a_bound_if_all_seeds_pass_it(answer, outside, cost, where):
     row = {**SIZE, "answer": answer, "outside": outside, "low": NAN, "high": NAN, "cost": cost}
     row["seeds"] = 5  # three of them have the whole ladder
     assert compare_cost(row, "cost") == where
@@ -352,7 +352,7 @@ def test_an_end_of_the_ladder_that_all_seeds_pass_is_a_bound(answer, outside, co
         ([1.5, NAN, 2.0], "undecided"),
     ],
 )
-def test_a_design_never_pays_if_it_does_so_at_no_size(costs, falsifier):
+def test_design_never_pays_if_it_pays_at_no_size(costs, falsifier):
     rows = [{**SIZE, "parameters": i, "depth": i, "cost": cost} for i, cost in enumerate(costs)]
     fits = pd.DataFrame(columns=["design", "factor", "verdict"])
     shown = present_scale(pd.DataFrame(rows), fits)
@@ -361,7 +361,7 @@ def test_a_design_never_pays_if_it_does_so_at_no_size(costs, falsifier):
     assert [row["parameters"] for row in shown.sizes] == [0, 1, 2]
 
 
-def test_designs_with_one_verdict_for_the_same_factors_have_one_sentence():
+def test_designs_with_equal_verdicts_share_a_sentence():
     rows = [{**SIZE, "design": design} for design in ("mhc", "altup", "hc")]
     fits = pd.DataFrame(
         [("altup", "channels", "outside"), ("altup", "layers", "outside"),
@@ -385,17 +385,17 @@ def test_designs_with_one_verdict_for_the_same_factors_have_one_sentence():
         (0.011, 0.03, "lasts"),
         (0.009, 0.03, "undecided"),
         (-0.02, 0.009, "an early speed-up alone"),
-        (NAN, NAN, "undecided"),  # of one seed
+        (NAN, NAN, "undecided"),  # one seed only
     ],
 )
-def test_a_gain_lasts_if_it_is_above_a_hundredth_after_twelve_thousand_steps(low, high, verdict):
+def test_gain_lasts_if_above_0_01_after_12000_steps(low, high, verdict):
     ends = {"gain_low": low, "gain_high": high}
     rows = [{**SIZE, **ends, "study": str(steps), "steps": steps} for steps in (11_999, 12_000)]
     shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "factor", "verdict"]))
     assert [(row["steps"], row["lasts"]) for row in shown.long] == [(12_000, verdict)]
 
 
-def test_of_two_backends_the_one_with_most_rows_is_shown():
+def test_backend_with_most_rows_is_shown():
     rows = [SIZE, {**SIZE, "depth": 8}, {**SIZE, "backend": "mlx"}]
     fits = pd.DataFrame({"design": "mhc", "backend": ["mlx", "torch"], "factor": "layers"})
     shown = present_scale(pd.DataFrame(rows), fits)
@@ -403,13 +403,13 @@ def test_of_two_backends_the_one_with_most_rows_is_shown():
     assert [row["backend"] for row in found] == ["torch"] * 3
 
 
-def test_the_rates_of_a_size_are_those_of_the_platform_that_tried_most():
+def test_size_lists_rates_of_the_platform_that_tried_most():
     rows = [{**SIZE, "tried": tried} for tried in ("0.1", "0.1 0.2", "0.2")]
     shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "backend"]))
     assert [row["tried"] for row in shown.sizes] == ["0.1 0.2"]
 
 
-def test_sizes_are_named_with_their_steps_where_these_differ():
+def test_sizes_name_their_steps_if_steps_differ():
     fits = pd.DataFrame(columns=["design", "factor", "verdict"])
     long = {**SIZE, "study": "long", "steps": 4000, "cost": 1.5}
     shown = present_scale(pd.DataFrame([long, SIZE]), fits)
@@ -421,7 +421,7 @@ def test_sizes_are_named_with_their_steps_where_these_differ():
     assert present_scale(pd.DataFrame([SIZE]), fits).pays("mhc", "cost") == {"above": ["32 × 4"]}
 
 
-def test_rows_lead_to_their_lines():
+def test_rows_have_their_line_numbers():
     sizes = pd.DataFrame([{**SIZE, "parameters": 9}, {**SIZE, "depth": 8, "parameters": 3}])
     shown = present_scale(sizes, pd.DataFrame(columns=["design", "factor", "verdict"]))
     assert [(row["parameters"], row["line"]) for row in shown.rows] == [(3, 3), (9, 2)]
@@ -442,7 +442,7 @@ sizes:
 """
 
 
-def test_published_sizes_stand_beside_studies_over_sizes_alone(tmp_path):
+def test_published_sizes_are_shown_only_with_studies_over_sizes(tmp_path):
     file = tmp_path / "published.yaml"
     file.write_text(PUBLISHED.replace("VARIANT", "mhc"), encoding="utf-8")
     (row,) = published_sizes_table(load_published(file, config())).to_dict("records")

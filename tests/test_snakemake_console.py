@@ -1,4 +1,4 @@
-"""What a plan of the workflow says, and which cells it has."""
+"""Text of a workflow plan, and the cells that it trains."""
 
 import subprocess
 
@@ -38,7 +38,7 @@ def test_the_three_most_frequent_reasons_are_named():
     assert "c (1)" not in line
 
 
-def test_cells_without_their_data_or_backend_are_left_out_with_a_line_each(tmp_path):
+def test_cells_without_data_or_backend_are_left_out_with_one_line(tmp_path):
     plain = config_with(studies=("a", "b"))
     both = {"torch", "mlx"}
     assert trainable(plain, both) == (list(plain.cells()), [])
@@ -58,13 +58,13 @@ def test_cells_without_their_data_or_backend_are_left_out_with_a_line_each(tmp_p
     cells, (line,) = trainable(config, both)
     assert {cell.study for cell in cells} == {"a"}
     assert str(folder / datasets.UNAVAILABLE) in line
-    (folder / datasets.SUMS).write_text("")  # it has come since
+    (folder / datasets.SUMS).write_text("")  # fetched since then
     assert trainable(config, both) == (list(config.cells()), [])
     imported_only = check_config({**data, "train": False})
     assert trainable(imported_only, set()) == ([], [])
 
 
-def test_a_job_finds_fathom_before_the_callers_modules_and_says_that_it_was_killed(tmp_path):
+def test_job_imports_its_own_fathom_first_and_reports_a_kill(tmp_path):
     source = tmp_path / "it's here"
     (source / "fathom").mkdir(parents=True)
     (source / "fathom/__main__.py").write_text(

@@ -1,4 +1,4 @@
-"""Stability: the largest rate that trains, good rates and spikes, against hand-worked worlds."""
+"""Stability: the largest rate that trains, good rates and spikes, against values by hand."""
 
 import math
 from itertools import chain
@@ -19,7 +19,7 @@ from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, run
 
 RATES = {0.001: "", 0.002: "_002", 0.004: "_004", 0.008: "_008"}
-"""Of every variant, with the end of its label: the study's own rate is 0.001."""
+"""Rates of every variant, with the suffix of its label; the study's own rate is 0.001."""
 
 
 def config_of(results="results", **changes):
@@ -28,9 +28,9 @@ def config_of(results="results", **changes):
 
 
 def runs_of(variant, ends, **changes):
-    """The runs of a variant: `ends` has the score of each seed for each rate.
+    """Runs of a variant; `ends` holds the scores of the seeds for each rate.
 
-    None: that run diverged. At CHANCE it has learned nothing.
+    None marks a run that diverged, CHANCE a run that learned nothing.
     """
     return [
         run(
@@ -43,7 +43,7 @@ def runs_of(variant, ends, **changes):
     ]  # fmt: skip
 
 
-# A rate at which one seed diverges, and one at which one learns nothing.
+# At 0.004 one seed diverges; at 0.008 one learns nothing and two diverge.
 PLAIN = runs_of("baseline", [(2.0,) * 3, (1.0,) * 3, (1.5, None, 1.5), (CHANCE, None, None)])
 ALWAYS = runs_of("mhc", [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3, (1.5,) * 3])
 WORSE = runs_of("hc", [(2.0,) * 3, (None, None, 3.0), (None,) * 3, (None,) * 3])
@@ -55,7 +55,7 @@ def table_of(*runs, steps=(), config=None):
     return {(row["variant"], row["against"]): row for row in table.to_dict("records")}
 
 
-def test_rates_train_every_variant_that_sets_none_of_its_own():
+def test_rates_apply_to_variants_without_a_rate_of_their_own():
     own = {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}
     config = config_of(variants=["baseline", "mhc", own])
     rates = {cell.variant: config.spec(cell).optimizer.lr for cell in config.cells()}
@@ -68,8 +68,8 @@ def test_rates_train_every_variant_that_sets_none_of_its_own():
     assert {**other.model_dump(), "variant": "", "optimizer": ""} == alone
 
 
-def test_the_largest_rate_that_trains_is_the_median_over_seeds_with_its_range():
-    """Plain: 0.004, 0.002, 0.004; hc: 0.001, 0.001, 0.002; mhc trains at every rate tried."""
+def test_largest_rate_is_the_median_over_seeds_with_its_range():
+    """By seed: plain 0.004, 0.002, 0.004; hc 0.001, 0.001, 0.002; mhc trains at every rate."""
     table = table_of(PLAIN, ALWAYS, WORSE)
     plain, mhc, hc = table["baseline", ""], table["mhc", "baseline"], table["hc", "baseline"]
     found = [
@@ -87,8 +87,8 @@ def rates_of(row):
     return [float(rate) for rate in row["rates"].split()]
 
 
-def test_a_verdict_takes_every_seed():
-    """hc: a quarter, a half and a half of plain's; mhc is larger, by a factor that no run tells."""
+def test_verdict_needs_every_seed():
+    """Ratios of hc to plain are 0.25, 0.5 and 0.5; mhc is larger by an unknown factor."""
     table = table_of(PLAIN, ALWAYS, WORSE)
     mhc, hc = table["mhc", "baseline"], table["hc", "baseline"]
     assert (mhc["verdict"], mhc["larger"], mhc["equal"], mhc["smaller"]) == ("larger", 3, 0, 0)
@@ -96,16 +96,16 @@ def test_a_verdict_takes_every_seed():
     assert (hc["verdict"], hc["smaller"]) == ("smaller", 3)
     assert [hc["ratio"], hc["ratio_low"], hc["ratio_high"]] == pytest.approx([0.5, 0.25, 0.5])
     other = runs_of("hc", [(2.0,) * 3, (1.0,) * 3, (None, None, 1.0), (None,) * 3])
-    mixed = table_of(PLAIN, other)["hc", "baseline"]  # a half, the same, the same
+    mixed = table_of(PLAIN, other)["hc", "baseline"]  # ratios 0.5, 1 and 1
     assert (mixed["verdict"], mixed["equal"], mixed["smaller"]) == ("undecided", 2, 1)
     alike = table_of(
         PLAIN, runs_of("hc", [[r["score"] for r in PLAIN[i : i + 3]] for i in (0, 3, 6, 9)])
     )
-    # At the last rate a score at chance is one that has not learned.
+    # A score at chance, at the last rate, counts as not learned.
     assert alike["hc", "baseline"]["verdict"] == "equal"
 
 
-def test_two_bounds_say_nothing_and_two_seeds_too_little():
+def test_two_bounds_or_two_seeds_leave_the_verdict_undecided():
     both = table_of(ALWAYS, runs_of("baseline", [(1.0,) * 3] * 4))["mhc", "baseline"]
     assert (both["verdict"], both["larger"] + both["equal"] + both["smaller"]) == ("undecided", 0)
     two = [row for row in [*PLAIN, *ALWAYS] if row["seed"] < 2]
@@ -119,7 +119,7 @@ def test_seeds_without_every_rate_are_left_out():
     lacking = [r for r in PLAIN if (r["variant"], r["seed"]) != ("baseline_002", 2)]
     row = table_of(lacking, ALWAYS)["baseline", ""]
     assert (row["seeds"], row["largest_low"], row["largest_high"]) == (2, 0.002, 0.004)
-    assert row["largest"] == pytest.approx(0.004 / math.sqrt(2))  # of two, their geometric mean
+    assert row["largest"] == pytest.approx(0.004 / math.sqrt(2))  # geometric mean of two
     assert not table_of([r for r in PLAIN if r["variant"] != "baseline_002"])
 
 
@@ -132,7 +132,7 @@ DEEP = {
     ],
     "ladder": {"baseline_002": [0.5, 2]},
 }
-"""At 16 layers two networks at two of the four rates, without the plain one's own rate."""
+"""At 16 layers two networks train at two of the four rates, without the study's own."""
 
 
 RUNGS = [
@@ -143,7 +143,7 @@ RUNGS = [
 
 
 def deep_runs():
-    """At 16 layers plain trains at 0.002, mhc at both rates. At 8 layers as elsewhere."""
+    """Runs at 8 layers, as elsewhere, and at 16: plain trains at 0.002, mhc at both rates."""
     deep = [*PLAIN, *ALWAYS]
     deep = [{**row, "depth": 16} for row in deep if row["lr"] in (0.002, 0.004)]
     failed = {"outcome": "diverged", "score": math.nan}
@@ -151,7 +151,7 @@ def deep_runs():
     return [*PLAIN, *ALWAYS, *WORSE, *deep, *RUNGS]
 
 
-def test_a_depth_has_the_rates_that_it_was_trained_at():
+def test_row_lists_only_rates_trained_at_its_depth():
     table = stability_table(config_of(**DEEP), frame(*deep_runs()), frame(curve([1.0])))
     rows = {(row["depth"], row["variant"]): row for row in table.to_dict("records")}
     assert [*rows] == [(8, "baseline"), (8, "hc"), (8, "mhc"), (16, "baseline"), (16, "mhc")]
@@ -159,24 +159,24 @@ def test_a_depth_has_the_rates_that_it_was_trained_at():
     assert rates_of(rows[8, "baseline"]) == [0.001, 0.002, 0.004, 0.008]
     assert rates_of(plain) == rates_of(mhc) == [0.002, 0.004]
     assert (plain["largest"], plain["at_top"], plain["runs"]) == (0.002, 0, 6)
-    # 0.004 is the largest that was tried there: a bound, and so no ratio.
+    # 0.004 is the largest rate tried there: a bound, so there is no ratio.
     assert (mhc["largest"], mhc["greatest"], mhc["at_top"]) == (0.004, 0.004, 3)
     assert (mhc["against"], mhc["verdict"]) == ("baseline", "larger")
     assert math.isnan(mhc["ratio"])
-    # The ladder has its rungs at 8 layers alone.
+    # The ladder has rungs only at 8 layers.
     assert rows[8, "baseline"]["good"] == 1
     assert math.isnan(plain["good"]) and math.isnan(mhc["good"])
 
 
-def test_two_variants_are_compared_over_the_rates_of_both():
-    """Where mhc lacks 0.008, plain's failing there says nothing, and 0.004 is a bound for both."""
+def test_variants_are_compared_over_common_rates():
+    """mhc lacks 0.008, so plain's runs there do not count and 0.004 is a bound for both."""
     config = config_of(exclude=[{"variant": "mhc_008"}])
     here = [row for row in ALWAYS if row["variant"] != "mhc_008"]
     plain = runs_of("baseline", [(1.0,) * 3] * 4)
     row = table_of(plain, here, config=config)["mhc", "baseline"]
     assert (row["largest"], row["both"], row["larger"], row["smaller"]) == (0.004, 3, 0, 0)
     assert row["verdict"] == "undecided"
-    missing = [row for row in here if row["variant"] != "mhc_004"]  # planned, and not trained
+    missing = [row for row in here if row["variant"] != "mhc_004"]  # planned but not trained
     assert ("mhc", "baseline") not in table_of(plain, missing, config=config)
 
 
@@ -194,7 +194,7 @@ def test_the_page_names_the_rates_of_each_depth(tmp_path):
     )
 
 
-def test_a_contrast_compares_two_that_are_not_plain():
+def test_contrast_compares_two_variants_other_than_plain():
     asked = [{"question": "So?", "pairs": [["mhc_004", "hc_004"], ["mhc_002", "mhc_004"]]}]
     table = table_of(PLAIN, ALWAYS, WORSE, config=config_of(contrasts=asked))
     assert [*table] == [
@@ -203,14 +203,14 @@ def test_a_contrast_compares_two_that_are_not_plain():
     assert table["mhc", "hc"]["verdict"] == "larger"
 
 
-def test_good_rates_cost_less_than_a_twentieth_of_the_steps():
-    """The plain network loses a nat for each doubling of its steps at its best rate, 0.002."""
+def test_good_rates_cost_less_than_5_percent_of_the_steps():
+    """Plain's loss falls by one nat per doubling of the steps at its best rate, 0.002."""
     config = config_of(ladder={"baseline_002": [0.5, 2]})
-    near, far = math.log2(1.04), math.log2(1.06)  # doublings: 4 and 6 % of the steps
+    near, far = math.log2(1.04), math.log2(1.06)  # 4 and 6 % of the steps, in doublings
     other = runs_of("mhc", [(0.5 + near,) * 3, (0.5,) * 3, (0.5 + far,) * 3, (0.5 + near,) * 3])
     table = table_of(PLAIN, RUNGS, other, config=config)
     mhc, plain = table["mhc", "baseline"], table["baseline", ""]
-    # At 0.008 it is as good again, but not next to a good one.
+    # 0.008 is as good, but not next to a good rate.
     assert (mhc["best"], mhc["good"], mhc["good_low"], mhc["good_high"]) == (0.002, 2, 0.001, 0.002)
     assert (plain["good"], plain["good_low"]) == (1, 0.002)
     beyond = table_of(PLAIN, RUNGS, runs_of("mhc", [(-1.0,) * 3] * 4), config=config)
@@ -224,17 +224,17 @@ def test_good_rates_cost_less_than_a_twentieth_of_the_steps():
         ([2.0] * 30, (0, 0)),
         ([2.0] * 10 + [2.5, 2.0], (1, 1)),
         ([2.0] * 10 + [2.39, 2.0], (0, 0)),  # 1.195 times the level
-        ([2.0] * 9 + [2.5, 2.0, 2.0], (0, 0)),  # no ten steps before it
-        ([2.0] * 10 + [2.5, 2.3, 2.21, 2.3], (1, 0)),  # never down to 2.2
+        ([2.0] * 9 + [2.5, 2.0, 2.0], (0, 0)),  # fewer than ten steps before it
+        ([2.0] * 10 + [2.5, 2.3, 2.21, 2.3], (1, 0)),  # never back to 2.2
         ([2.0] * 10 + [2.5, 2.2, 2.5, 9.0, 2.0], (2, 2)),
         ([2.0] * 10 + [math.nan] * 3, (1, 0)),
         ([2.0] * 10 + [math.inf, 2.0], (1, 1)),
-        # As slow as it may be: the level is the smallest there was.
+        # However slow the rise, the level is the smallest so far.
         ([2.0] * 10 + [2.0 + 0.02 * i for i in range(30)], (1, 0)),
         ([4.0 - 0.1 * i for i in range(30)], (0, 0)),
     ],
 )
-def test_a_spike_leaves_the_level_by_a_fifth_and_recovers_by_half_of_that(losses, found):
+def test_spike_begins_20_percent_above_the_level_and_ends_at_10(losses, found):
     assert count_spikes(np.array(losses)) == found
 
 
@@ -245,7 +245,7 @@ def test_spikes_are_counted_over_all_runs_of_a_variant():
     assert (row["spikes"], row["recovered"], row["spiked"]) == (3, 2, 2)
 
 
-def test_on_text_a_run_trains_if_it_passes_the_bigram_model():
+def test_text_run_trains_if_it_beats_the_bigram_model():
     study = load_config([PROJECT / "config.yaml"]).studies["released"]
     told = [(3.4, "learned"), (3.6, "learned"), (3.5, "learned"), (3.4, "diverged")]
     rows = [run(score=score, outcome=outcome, bigram_bpc=3.5) for score, outcome in told]
@@ -254,7 +254,7 @@ def test_on_text_a_run_trains_if_it_passes_the_bigram_model():
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The config and the folder of reports of these worlds."""
+    """(config, folder of reports) of the runs above, each with a spike."""
     config = config_of(tmp_path_factory.mktemp("stability"))
     published = load_published(PROJECT / "report/published.yaml", config)
     cells = [*PLAIN, *ALWAYS, *WORSE]
@@ -264,7 +264,7 @@ def told(tmp_path_factory):
     return config, write_all(config, published, templates, cells, [*chain(*steps)])
 
 
-def test_the_page_says_how_large_a_rate_trains(told):
+def test_page_states_the_largest_rates_that_train(told):
     _, folder = told
     text = (folder / "studies/a.md").read_text(encoding="utf-8")
     said = "".join(c for c in text if c not in "[]")
@@ -289,14 +289,14 @@ def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path, monkey
     monkeypatch.setattr("fathom.report.draw.keep", lambda figures, *_: drawn.update(figures))
     first, second, *others = (figure.name for figure in figures_of_study(config, "a"))
     assert (first, second) == ("stability", "effects")
-    assert not {"worth", "ladder", "frontier"} & {*others}  # of one rate and one depth
+    assert not {"worth", "ladder", "frontier"} & {*others}  # for one rate and one depth
     draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, ["stability"])
     left, right = drawn["stability"].axes
     dots = [tuple(xy) for line in left.lines if line.get_alpha() for xy in line.get_xydata()]
     scores = {(r["lr"], r["score"]) for r in (*PLAIN, *ALWAYS, *WORSE) if r["score"] is not None}
     assert {*dots} == scores
     crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
-    # A mean over the other seeds would flatter: of plain at two rates, of hc at three.
+    # A mean over the other seeds would flatter plain at two rates and hc at three.
     assert sorted(crosses) == [0.002, 0.004, 0.004, 0.008, 0.008]
     marks = {(line.get_xdata()[0], line.get_ydata()[0]): line.get_marker()
              for line in right.lines if len(line.get_xdata()) == 1}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Status: counts, what is left, how long that takes by hand, and what people and machines see."""
+"""Status: counts, cells left, their estimated time by hand, and the text and JSON output."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from run_helpers import CPU, CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
 STARTUP = 4.0
-"""Seconds that a job takes beside its steps."""
+"""Seconds of a job in addition to its steps."""
 OF_ANOTHER_TIME = {"fathom.train:train": "of another time"}
 
 
@@ -63,7 +63,7 @@ def test_every_status_is_counted(config):
     assert found.left == [c for c in config.cells() if c not in (cell(seed=0), cell(seed=1))]
 
 
-def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(config):
+def test_imported_cell_is_left_once_until_it_is_trained_here(config):
     another = {**GPU, "name": "Another GPU"}
     for platform, device in ((GPU_PLATFORM, GPU), ("cuda-another-gpu-testos", another)):
         write_cell(config, cell(), LOSSES, platform=platform, device=device)
@@ -81,21 +81,21 @@ def test_a_cell_may_have_several_runs_and_is_left_once_until_it_is_trained_here(
     }
 
 
-# --- how long it takes -----------------------------------------------------------------------
+# --- estimated time --------------------------------------------------------------------------
 
 
 def all_but(config, *left, seconds):
-    """Runs of every cell but these, which took so many seconds."""
+    """Write runs of every cell except `left`, each with a training time of `seconds`."""
     for one in config.cells():
         if one not in left:
             write_cell(config, one, LOSSES, seconds=seconds)
 
 
 ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
-"""What all twelve cells take if nothing is known: six of 4 layers, six of 8."""
+"""Seconds of all twelve cells without measurements: six of 4 layers, six of 8."""
 
 
-def test_where_nothing_was_measured_the_time_is_what_the_networks_let_assume(config):
+def test_time_without_measurements_is_estimated_from_networks(config):
     found = status_of(config)
     assert (found.counts, found.left) == ({"missing": 12}, config.cells())
     assert (found.seconds, found.timed) == (pytest.approx(ASSUMED), 0)
@@ -104,7 +104,7 @@ def test_where_nothing_was_measured_the_time_is_what_the_networks_let_assume(con
     assert (found.left, found.seconds) == ([], 0)
 
 
-def test_a_cell_takes_as_long_as_the_median_of_matching_cells(config):
+def test_estimate_is_the_median_of_matching_cells(config):
     write_cell(config, cell(seed=0), LOSSES, seconds=1.5)
     write_cell(config, cell(seed=1), LOSSES, seconds=2.1)
     all_but(config, *(cell(seed=s) for s in range(3)), seconds=300.0)
@@ -114,7 +114,7 @@ def test_a_cell_takes_as_long_as_the_median_of_matching_cells(config):
 
 
 def test_planning_loads_neither_training_nor_a_framework():
-    """Every command and every start of Snakemake would wait for it."""
+    """Loading them would delay every command and every start of Snakemake."""
     program = (
         "import sys; from fathom.runs import bundle, import_preview, status, validate;"
         "print([m for m in sys.modules if m.startswith(('fathom.train', 'fathom.backends'))"
@@ -124,10 +124,10 @@ def test_planning_loads_neither_training_nor_a_framework():
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-# --- what is shown ---------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
-def test_people_see_counts_reasons_and_what_is_left(config, capsys):
+def test_printed_status_has_counts_reasons_and_cells_left(config, capsys):
     write_cell(config, cell(), LOSSES, seconds=1.5)
     write_cell(config, cell(seed=1), LOSSES, code=OF_ANOTHER_TIME)
     print_status(status_of(config))
@@ -135,14 +135,14 @@ def test_people_see_counts_reasons_and_what_is_left(config, capsys):
     assert "1 measured" in text
     assert "10 missing" in text
     assert "a/4L/mhc/torch/seed1: stale: code differs: fathom.train:train" in text
-    # 11 starts, and 3 steps each of 0.5 s at 4 layers and 1 s at 8: 5 cells and 6.
+    # 11 starts; 3 steps each: 5 cells of 4 layers at 0.5 s and 6 cells of 8 layers at 1 s.
     assert text.splitlines()[:2] == [
         "11 of 12 cells left to run here: about 70 seconds on one core.",
         "The time is an estimate from 1 finished cells.",
     ]
 
 
-def test_no_terminal_obeys_what_stands_in_a_run_folder(config, capsys):
+def test_control_characters_of_a_run_folder_are_not_printed(config, capsys):
     obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
     write_cell(config, cell(), LOSSES, code={f"fathom.train:{obeyed}": "0"})
     write_cell(config, cell(seed=1), LOSSES, device={**CPU, "name": obeyed})

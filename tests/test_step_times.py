@@ -1,4 +1,4 @@
-"""Times of a step that reports compare: those of runs, or those measured in turns."""
+"""Step times that reports compare: from the clocks of runs, or measured in turns."""
 
 import math
 
@@ -23,7 +23,7 @@ CLOCKS = {"baseline": 0.2, "plain_fast": 0.1, "plain_long": 0.5, "plain_wide": 0
 
 
 def summary_of(**axes):
-    """Runs of every variant, each with its own time."""
+    """Runs of every variant, each with its own step time."""
     return [run(variant=v, seconds_per_step=t, **axes) for v, t in CLOCKS.items()]
 
 
@@ -33,23 +33,23 @@ def times_of(runs, config):
 
 
 def measured(tmp_path, *rows):
-    """A config that names a table of measured times."""
+    """A config with a table of measured step times."""
     config = config_with(studies=("a", "b"), variants=VARIANTS)
     return config.model_copy(update={"step_times": step_times(tmp_path, *rows)})
 
 
-def test_variants_of_one_network_have_one_time_of_a_step():
-    """That of the first, as others may be of another day; of another network its own."""
+def test_variants_of_one_network_share_a_step_time():
+    """They take the first one's, since others may be of another day; other networks keep theirs."""
     found = times_of(summary_of(depth=8), config_with(variants=VARIANTS))
     assert found == {**CLOCKS, "plain_fast": 0.2, "plain_long": 0.2}
 
 
-def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
-    """Of every variant of the network; what was not measured has none, in no study."""
+def test_measured_times_replace_the_clocks_of_runs(tmp_path):
+    """All variants of a measured network have its time; networks not measured have none."""
     other = {"variant": "mhc", "machine": "other", "seconds": 3}
     config = measured(tmp_path, {"variant": "baseline", "seconds": 0.1}, other)
     plain = dict.fromkeys(("baseline", "plain_fast", "plain_long"), 0.1)
-    # Made here: no table says the machine.
+    # For runs made here, tables name no machine.
     assert times_of(summary_of(depth=8), config) == pytest.approx(
         {**plain, "plain_wide": math.nan, "mhc": 3}, nan_ok=True
     )
@@ -61,8 +61,8 @@ def test_measured_times_stand_for_the_clocks_of_runs(tmp_path):
         assert math.isnan(times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"])
 
 
-def test_the_ratio_of_turns_counts_where_steps_were_timed_with_the_plain_networks(tmp_path):
-    """Of three turns, 0.1 and 0.3, 0.2 and 0.4, 0.4 and 0.4 seconds: the median ratio is 2."""
+def test_ratio_of_turns_is_used_if_timed_with_the_plain_network(tmp_path):
+    """Seconds of three turns: 0.1 and 0.3, 0.2 and 0.4, 0.4 and 0.4; the median ratio is 2."""
     plain = {"variant": "baseline", "seconds": 0.2, "low": 0.1, "high": 0.4}
     ours = {"variant": "mhc", "seconds": 0.4, "low": 0.3, "high": 0.4}
     ours |= {"ratio": 2, "ratio_low": 1, "ratio_high": 3}
@@ -81,7 +81,7 @@ FASTER = {
 
 
 def judged(**ranges):
-    """The row of a claim that plain is faster, from (low, median, high) of timed variants."""
+    """Row of the claim that plain is faster, from each variant's (low, median, high) seconds."""
     cells = [seeds("score", [1.0] * 3, variant=v) for v in ("baseline", "hc", "mhc")]
     times = {
         ("a", 8, variant, "torch"): StepTime(median, low, high, CPU_PLATFORM, 5)
@@ -101,7 +101,7 @@ def judged(**ranges):
         ((0.5, 0.6, 0.9), "contradicted"),
     ],
 )
-def test_a_claim_about_time_is_judged_by_the_ranges_of_steps_timed_in_turns(hc, verdict):
+def test_time_claim_is_judged_by_ranges_over_turns(hc, verdict):
     row = judged(baseline=(1.0, 1.5, 2.0), hc=hc, mhc=(20.0, 30.0, 40.0))
     assert (row["verdict"], row["against"], row["cases"]) == (verdict, "hc", 2)
     low, median, high = hc
@@ -112,7 +112,7 @@ def test_a_claim_about_time_is_judged_by_the_ranges_of_steps_timed_in_turns(hc, 
 
 
 @pytest.mark.parametrize("mhc", [{}, {"mhc": (math.nan,) * 3}])
-def test_a_variant_that_was_not_timed_leaves_the_claim_unmeasured(mhc):
-    """It is not in the table, or its operations alone were counted."""
+def test_untimed_variant_leaves_the_claim_unmeasured(mhc):
+    """It is not in the table, or only its operations were counted."""
     row = judged(baseline=(1.0, 1.5, 2.0), hc=(2.5, 3.0, 4.0), **mhc)
     assert (row["verdict"], row["gap"]) == ("not measured", "clock")

@@ -1,4 +1,4 @@
-"""Tables: intervals, groups of seeds, places side by side, and which runs may enter."""
+"""Tables: intervals, means over seeds, comparison of platforms, and which runs count."""
 
 import gzip
 import itertools
@@ -45,7 +45,7 @@ NAN = math.nan
         # Deviations from 7/3: −4/3, −1/3, 5/3; the sum of their squares is 42/9.
         ([1.0, 2.0, 4.0], 3, 7 / 3, math.sqrt(42 / 9 / 2),
          T975[2] * math.sqrt(42 / 9 / 2) / math.sqrt(3)),
-        # What is not finite does not count; None is what a metric without a value has.
+        # Values that are not finite do not count; None stands for a metric without a value.
         ([1.0, None, 2.0, NAN, 4.0], 3, 7 / 3, math.sqrt(42 / 9 / 2),
          T975[2] * math.sqrt(42 / 9 / 2) / math.sqrt(3)),
     ],
@@ -55,8 +55,8 @@ def test_mean_and_interval_by_hand(values, n, mean, sd, half):
     assert found == pytest.approx((n, mean, sd, half), rel=TOLD, nan_ok=True)
 
 
-def test_a_positive_measure_has_the_interval_of_its_logarithm():
-    """0.1, 1 and 10: the mean of their logarithms is 0, its standard deviation 1."""
+def test_positive_metric_has_the_interval_of_its_logarithm():
+    """The decimal logarithms of 0.1, 1 and 10 have mean 0 and standard deviation 1."""
     found = mean_with_ci(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
     reach = T975[2] / math.sqrt(3)
     assert (found["n"], found["mean"]) == (3, pytest.approx(1))
@@ -65,8 +65,8 @@ def test_a_positive_measure_has_the_interval_of_its_logarithm():
     assert found["sd"] == pytest.approx(np.std([0.1, 1, 10], ddof=1))  # of the values themselves
 
 
-def test_an_exact_zero_has_no_logarithm():
-    """0, 1 and 2 are 1 ± 2.48: the lower end is cut off."""
+def test_interval_with_an_exact_zero_is_linear():
+    """0, 1 and 2 give 1 ± 2.48; the lower end is clipped to 0."""
     found = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
     assert (found["mean"], found["low"]) == (1, 0)
     assert found["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=TOLD)
@@ -79,8 +79,8 @@ def test_an_exact_zero_has_no_logarithm():
     ("bounds", "low", "high"),
     [(UNBOUNDED, -1.98, 2.98), (SHARE, 0, 1), (COSINE, -1, 1), (POSITIVE, 0, 2.98)],
 )
-def test_no_interval_passes_the_bounds(bounds, low, high):
-    """−0.5, 0.5 and 1.5 are 0.5 ± 2.48."""
+def test_interval_is_clipped_to_the_bounds(bounds, low, high):
+    """−0.5, 0.5 and 1.5 give 0.5 ± 2.48."""
     found = mean_with_ci(pd.Series([-0.5, 0.5, 1.5]), bounds)
     assert (found["mean"], found["low"], found["high"]) == pytest.approx(
         (0.5, low, high), abs=0.005
@@ -108,11 +108,11 @@ def ends(values):
 @pytest.mark.parametrize(
     ("metric", "mean", "low"),
     [
-        ("exact_loss", 1.0, 10 ** (-T975[2] / math.sqrt(3))),  # of the logarithms −1, 0, 1
-        ("test_accuracy", 3.7, 0.0),  # of a share, the values themselves, within its bounds
+        ("exact_loss", 1.0, 10 ** (-T975[2] / math.sqrt(3))),  # from the logarithms −1, 0, 1
+        ("test_accuracy", 3.7, 0.0),  # a share: from its values, clipped to its bounds
     ],
 )
-def test_a_score_is_averaged_as_its_metric_is(metric, mean, low):
+def test_score_is_averaged_like_its_metric(metric, mean, low):
     rows = [{**row, "score_metric": metric} for row in seeds("score", [0.1, 1.0, 10.0])]
     (row,) = summary_table(frame(rows)).to_dict("records")
     assert (row["score_metric"], row["score_chance"]) == (metric, CHANCE)
@@ -141,11 +141,11 @@ def test_only_seeds_of_the_same_cell_and_platform_are_averaged(other):
     assert summary["loss_final_mean"].tolist() == [pytest.approx(math.sqrt(3)), 9.0]
 
 
-# --- platforms side by side ----------------------------------------------------------------------
+# --- comparison of platforms ---------------------------------------------------------------------
 
 
 def compared(left, right):
-    """The one row of the comparison of these runs, torch first."""
+    """The row that compares these runs, torch first."""
     cells = frame(left, [{**row, "backend": "mlx", "platform": "mlx"} for row in right])
     (row,) = comparison_table(cells, summary_table(cells)).to_dict("records")
     return row
@@ -155,9 +155,9 @@ def compared(left, right):
     ("metric", "left", "right", "seeds_", "difference"),
     [
         ("loss_first", {0: 4.0, 1: 5.5}, {0: 5.0, 1: 5.0}, 2, 0.2),  # the larger of 1/5 and 0.5/5
-        ("grad_norm_first", {0: 3.0, 1: 1.0}, {0: 2.0, 1: 1.0}, 2, 0.5),  # of 1/2 and 0
-        ("gain_first", {0: 6.5}, {0: 6.0}, 1, 0.5),  # a logarithm, so absolutely
-        # Only seeds of both count.
+        ("grad_norm_first", {0: 3.0, 1: 1.0}, {0: 2.0, 1: 1.0}, 2, 0.5),  # the larger of 1/2 and 0
+        ("gain_first", {0: 6.5}, {0: 6.0}, 1, 0.5),  # a logarithm: absolute difference
+        # Only common seeds count.
         ("loss_first", {0: 1.0, 1: 99.0}, {0: 1.0, 2: 50.0}, 1, 0.0),
     ],
 )  # fmt: skip
@@ -174,13 +174,13 @@ def test_differences_at_the_first_step(metric, left, right, seeds_, difference):
 
 @pytest.fixture
 def config(tmp_path):
-    """One cell with three seeds, on torch."""
-    study = {"score": "training_loss"}  # the runs made by hand measure no other
+    """Config of one variant at one depth, with three seeds, on torch."""
+    study = {"score": "training_loss"}  # runs made by hand have no other score
     return config_with(tmp_path, variants=["mhc"], depths=[8], backends=["torch"], a=study)
 
 
 def tables_of(config, folder):
-    """Every table that the runs of a config make, by name, as read back."""
+    """All tables of a config's runs, by name, read back from their files."""
     write_tables(config, folder)
     files = (file for file in folder.iterdir() if file.is_file())
     found = {file.name.partition(".")[0]: read_table(file) for file in files}
@@ -220,7 +220,7 @@ def test_tables_of_runs_by_hand(config, tmp_path):
     assert tables["platforms"]["runs"].tolist() == [3]
 
 
-def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path):
+def test_infinity_and_nan_reach_the_table_of_steps(config, tmp_path):
     write_cell(config, config.cells()[0], [1.0, math.inf, NAN])
     tables = tables_of(config, tmp_path / "tables")
     one, infinite, nan = tables["steps"]["loss"]
@@ -232,7 +232,7 @@ def test_each_kind_of_broken_number_reaches_the_table_of_steps(config, tmp_path)
 
 @pytest.fixture
 def right(monkeypatch):
-    """A metric of the last step by position, which the task has for this test."""
+    """A metric of the last step by position, added to the task for a test."""
     metric = StepMetric("right", "by position", when="last step", along="position", bounds=SHARE)
     monkeypatch.setitem(Tokens.step_metrics, "right", metric)
     return metric
@@ -266,14 +266,14 @@ def test_trainings_of_a_ladder_have_a_score_and_no_curve(tmp_path, right):
         assert set(tables[name]["variant"]) == {"baseline"}, name
 
 
-def test_a_diverged_run_has_no_score_though_its_accuracy_is_a_number():
+def test_diverged_run_has_no_score_despite_finite_accuracy():
     images = {"task": "fashion", "variants": ["resnet", "hc_static"], "model": {"width": 8}}
     config = config_with(a={**images, "depths": [8], "seeds": [0], "backends": ["torch"]})
     cell = config.cells()[0]
     row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
     measured = run_metrics(config.spec(cell), [row], "held_out")
     assert (measured["outcome"], measured["score"]) == ("diverged", None)
-    assert measured["test_accuracy"] is None  # nor is it averaged by that name
+    assert measured["test_accuracy"] is None  # not averaged under that name either
     exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
     assert run_metrics(config.spec(cell), [exploded], "held_out")["score"] is None
     trained = {**exploded, "grad_norm_stem": 1.0}
@@ -317,7 +317,7 @@ def test_every_corrupt_run_is_refused_by_name_and_nothing_is_written(config, tmp
     assert not (tmp_path / "tables").exists()
 
 
-def test_the_same_platform_here_and_imported_stays_apart(config, tmp_path):
+def test_local_and_imported_runs_of_a_platform_stay_apart(config, tmp_path):
     cell = config.cells()[0]
     write_cell(config, cell, [4.0, 2.0, 1.0])
     write_cell(config, cell, [4.4, 2.0, 3.0], platform=CPU_PLATFORM)
@@ -333,8 +333,8 @@ def test_the_same_platform_here_and_imported_stays_apart(config, tmp_path):
     assert set(tables["platforms"]["machine"]) == {CPU_PLATFORM}
 
 
-def test_what_clocks_measured_is_in_their_tables_alone(config, tmp_path):
-    """A run that is trained again changes no other table by its clock."""
+def test_clocks_change_only_the_tables_of_times(config, tmp_path):
+    """Runs trained again with other step times change no other table."""
     written = {}
     for number, clock in enumerate((0.5, 0.25)):
         for cell in config.cells():
@@ -349,8 +349,8 @@ def test_what_clocks_measured_is_in_their_tables_alone(config, tmp_path):
     assert changed == {*of_all, "tables/studies/a/times_summary.csv"}
 
 
-def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
-    """What figures read: one more seed of `b` that learns otherwise, and `a` is as it was."""
+def test_new_run_changes_no_table_of_another_study(tmp_path):
+    """Figures read these tables: one more seed of `b` leaves those of `a` unchanged."""
     config = config_with(tmp_path, ("a", "b"), depths=[8], seeds=[0, 1], backends=["torch"])
     *cells, last = config.cells()
     for cell in cells:
@@ -370,7 +370,7 @@ def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
     assert set(after) == {STEPS, *BY_STUDY}
     changed = {name for name in after if written[0][1][name] != written[1][1][name]}
     assert changed >= {STEPS, "cells.csv", "summary.csv"}
-    # Each study has its own rows of the table of all, to the byte, and no run is in none.
+    # Each row of the common table is in the table of exactly one study, to the byte.
     for name in BY_STUDY:
         header, *rows = (tmp_path / "tables" / name).read_text().splitlines()
         parts = [(folder / name).read_text().splitlines() for folder in folders]
@@ -382,7 +382,7 @@ def test_another_run_of_a_study_changes_no_table_of_another_study(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["machine", "statement"])
-def test_words_that_others_read_as_nothing_are_text_in_every_column(tmp_path, column):
+def test_words_like_nan_and_null_are_read_as_text(tmp_path, column):
     words = ["nan", "null", "NA", "None", "a word", *(["007", "1e3", ""] if column in TEXT else [])]
     save_tables({"texts.csv": pd.DataFrame({column: words}).assign(depth=8)}, tmp_path)
     assert read_table(tmp_path / "texts.csv")[column].tolist() == words
@@ -402,9 +402,7 @@ NO_TABLES = {
 
 
 @pytest.mark.parametrize(("name", "content", "said"), NO_TABLES.values(), ids=NO_TABLES)
-def test_a_file_that_is_no_table_is_one_line_that_names_it_and_the_fix(
-    tmp_path, name, content, said
-):
+def test_invalid_table_is_refused_with_its_name_and_the_fix(tmp_path, name, content, said):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(TableError) as error:
@@ -420,8 +418,8 @@ def test_numbers_are_read_back_to_the_last_digit(tmp_path):
     assert read_table(tmp_path / "numbers.csv")["loss"].tolist() == values.tolist()
 
 
-def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):
-    """The next number that a processor may compute instead is written alike."""
+def test_computed_columns_are_rounded_to_portable_digits(tmp_path):
+    """The adjacent number, which another processor may compute, is written alike."""
     values = np.array([2 / 3, -1e-7 / 3, 1e30 / 7, 3.0, 0.0, np.nan])
     for name, numbers in {"a": values, "b": np.nextafter(values, np.inf)}.items():
         save_tables({f"{name}.csv": pd.DataFrame({"n": 6, "mean": numbers})}, tmp_path)
@@ -433,7 +431,7 @@ def test_what_is_computed_has_the_digits_that_are_the_same_everywhere(tmp_path):
 
 
 def test_the_spread_of_nearly_equal_values_is_exact():
-    """With sums rounded at every step it would be 0, or twice this, by the order of additions."""
+    """With rounded sums it would be 0 or twice this, depending on the order of additions."""
     step = 2.0**-52
     assert t_interval(pd.Series([1.0, 1 + step, 1 + 2 * step])).sd == step
     assert t_interval(pd.Series([0.1] * 7)).mean == 0.1

@@ -1,4 +1,4 @@
-"""The token task against its definition, (start + t) mod V; and what it measures at the start."""
+"""Refused specs; the token task against (start + t) mod V; metrics of untrained networks."""
 
 import math
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def batch(spec, step):
 
 
 MISTAKES = [
-    # of the demo's mhc, with static coefficients and 4 streams
+    # the demo's mhc, with static coefficients and 4 streams
     ("tokens", {"pre": {"kind": "softmax", "start": {"stream": 4}}}, "pre.start.stream is 4, but"),
     ("tokens", {"connection": "resnet"}, "unknown connection 'resnet'"),
     ("tokens", {"gate": "learnt"}, "gate: unknown gate 'learnt'; did you mean 'learned'?"),
@@ -46,7 +46,7 @@ MISTAKES = [
     ),
     ("tokens", {"read": "late"}, "read: late needs weights that depend on the streams; take coeff"),
     ("tokens", {"close": "last_pre"}, "close: last_pre needs weights that depend on the streams;"),
-    # of others
+    # other connections
     ("tokens", {"connection": "scaled", "scale": "depths"}, "scale: unknown scale 'depths'; did y"),
     ("tokens", {"connection": "muddformer"}, "model.wrap: sublayer"),
     ("tokens", {"connection": "inkling2"}, "model.wrap: sublayer"),
@@ -89,14 +89,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "changes", "message"), REFUSED)
-def test_a_spec_that_cannot_be_is_refused_in_a_line(task, changes, message):
+def test_invalid_spec_is_refused_in_one_line(task, changes, message):
     said = refusal(make_spec, task=task, **changes, error=ConfigError)
     place = "studies.small.variants.mhc" if "connection" in changes else "studies.small"
     assert said.startswith(f"config: {place}")
     assert message in said
 
 
-def test_each_sequence_counts_up_modulo_the_vocabulary_and_targets_go_on():
+def test_sequences_count_up_modulo_v_and_targets_continue():
     spec = make_spec(vocab=5, length=12, batch_size=9)  # longer than V, so every row wraps
     inputs, targets = batch(spec, 3)
     assert inputs.shape == targets.shape == (9, 12)
@@ -121,7 +121,7 @@ def test_a_batch_depends_on_seed_and_step_alone(name, sizes):
         return {**found.inputs, "targets": found.targets}
 
     first = drawn(17)
-    drawn(3)  # whatever was drawn before
+    drawn(3)  # earlier draws have no effect
     again = drawn(17, backend="mlx", variant="hc_paper", lr=0.5, **({} if sizes else {"depth": 9}))
     for key, value in first.items():
         assert (value == again[key]).all(), key
@@ -138,8 +138,8 @@ def test_chance_loss_is_ln_v(vocab, nats):
 SMALL = {"depth": 1, "wrap": "sublayer"}
 RECURRENT = ("plain", "hc_paper_static", "mhc_paper", "hc_causal", "mhc_causal", "layer_scaled")
 NETWORKS = [
-    # task, scheme, other settings; the first ones also on the backends: other schemes have no code
-    # of their own there
+    # (task, scheme, other settings, whether also on the backends: there, the other schemes have no
+    # code of their own)
     ("text", "mhc_gated_dynamic", {"wrap": "sublayer", "length": 6, "width": 8}, True),
     ("state", "mhc_paper", {**SMALL, "length": 5}, True),
     ("recall", "hc_demo", {**SMALL, "length": 6}, True),
@@ -150,7 +150,7 @@ NETWORKS = [
     *(("unrolled", s, {"depth": 5, "kind": "recall", "pairs": 1}, True) for s in RECURRENT),
 ]  # fmt: skip
 UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
-"""Of these schemes: settings of the one that has no name."""
+"""Settings of the scheme without a name."""
 
 
 @pytest.mark.parametrize(("task", "scheme", "changes", "on_backends"), NETWORKS)
@@ -166,23 +166,23 @@ def test_a_network_equals_the_textbook_and_backends_the_oracle(
         check_first_step(spec, batch, **({"rel": 1e-4, "loss": 1e-5} if task == "flow" else {}))
 
 
-# --- what is measured of the untrained network ----------------------------------------------------
+# --- metrics of the untrained network -------------------------------------------------------------
 
 
 def measured(*arrays):
-    """What is measured of a start whose blocks are entered by these activations."""
+    """First-step metrics of a network with these inputs of its blocks."""
     start = SimpleNamespace(block_inputs=list(map(np.array, arrays)))
     return {n: m.compute(start) for n, m in tokens.step_metrics.items() if m.when == "first step"}
 
 
-def test_activations_that_fit_by_hand():
+def test_activations_within_float32_overflow_no_layer():
     found = measured([[1.0, -1e3]], [[1e2, 2.0]])
     assert found["activation_max_log10"] == pytest.approx(3)
     assert found["overflow_layer"] is None
     assert found["overflow_activation_log10"] is None
 
 
-def test_the_first_block_whose_variance_is_beyond_float32():
+def test_overflow_layer_is_the_first_with_variance_beyond_float32():
     # The variance of (x, −x) is x²: beyond 3.4e38 from x = 1.85e19 on.
     found = measured([[[1e19, -1e19]]], [[[3.0, -2e19], [2e19, -2e19]]], [[[1e30, 0.0]]])
     assert found["overflow_layer"] == 1
@@ -191,15 +191,15 @@ def test_the_first_block_whose_variance_is_beyond_float32():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_what_is_not_finite_is_no_largest_activation():
+def test_largest_activation_skips_nonfinite_blocks():
     assert measured([[1.0, 10.0]], [[math.inf, 0.0]])["activation_max_log10"] == pytest.approx(1)
     assert math.isnan(measured([[math.nan, 0.0]])["activation_max_log10"])
 
 
 @pytest.mark.parametrize(("wrap", "functions"), [("block", 3), ("sublayer", 6)])
 @pytest.mark.parametrize("variant", ["baseline", "mhc"])
-def test_what_enters_the_wrapped_functions(variant, wrap, functions):
-    """The embedded batch first, as the streams are copies; then what the first made of it."""
+def test_inputs_of_the_wrapped_functions(variant, wrap, functions):
+    """The first is the embedded batch, since streams are copies; the second differs from it."""
     spec, ops = make_spec(variant=variant, wrap=wrap), NumpyOps()
     params = parameters_of(spec)
     first, second, *others = tasks.Untrained(tasks.Problem(spec), ops, params).block_inputs

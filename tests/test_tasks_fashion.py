@@ -1,6 +1,6 @@
 """The Fashion-MNIST task: its shuffles, pictures, augmentation and dropout, and its accuracy.
 
-The files are small ones that the tests write, read by the real loader.
+The tests write small files, which the real loader reads.
 """
 
 import math
@@ -24,9 +24,9 @@ PER_EPOCH = 4  # 23 pictures make four batches of five, and three are left over
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Small files where the task looks for them; returns their arrays."""
+    """Small files in the folder that the task reads; returns their arrays."""
     arrays = random_images(COUNT, TEST_COUNT)
-    arrays[3][0] = 0  # what a largest logit of no number might be taken for
+    arrays[3][0] = 0  # the class that argmax gives for NaN logits
     root = tmp_path_factory.mktemp("data")
     digests = put_idx(root / "fashion-mnist", data.FILES, *arrays)
     with pytest.MonkeyPatch.context() as patch:
@@ -42,14 +42,14 @@ def spec_of(seed=0, batch_size=BATCH, normalise=False, augment=False, dropout=0.
 
 
 def batch(spec, step):
-    """(images, labels): what is kept of activations is tested by itself."""
+    """(images, labels) of a batch; dropout masks are tested separately."""
     found = task.batch(spec, step)
     images, labels = found.inputs["images"], found.targets
     return images, labels
 
 
 def rows_of(images, files):
-    """Which training pictures a batch shows, found by their pixels."""
+    """Indices of the training pictures of a batch, found by their pixels."""
     pictures = np.rint(images[..., 0] * 255).astype(np.uint8)
     rows = []
     for picture in pictures:
@@ -60,12 +60,12 @@ def rows_of(images, files):
 
 
 def epoch_rows(spec, epoch, files):
-    """The training pictures of an epoch, in the order in which its batches show them."""
+    """Indices of the training pictures of an epoch, in the order of its batches."""
     steps = range(epoch * PER_EPOCH, (epoch + 1) * PER_EPOCH)
     return rows_of(np.concatenate([batch(spec, step)[0] for step in steps]), files)
 
 
-def test_pixels_are_the_files_bytes_over_255_and_labels_belong_to_them(files):
+def test_pixels_are_bytes_over_255_with_their_labels(files):
     for step in range(PER_EPOCH):
         images, labels = batch(spec_of(), step)
         assert (images.shape, images.dtype) == ((BATCH, 28, 28, 1), np.float32)
@@ -77,7 +77,7 @@ def test_pixels_are_the_files_bytes_over_255_and_labels_belong_to_them(files):
 
 
 @pytest.mark.parametrize("seed", [0, 9])
-def test_an_epoch_is_the_documented_shuffle_without_what_fills_no_batch(files, seed):
+def test_epoch_is_the_documented_shuffle_without_the_remainder(files, seed):
     for epoch in (0, 1, 5):
         generator = np.random.default_rng([seed, int.from_bytes(b"fashion"), epoch])
         shuffle = generator.permutation(COUNT)
@@ -89,7 +89,7 @@ def test_a_batch_depends_on_seed_and_step_alone(files):
     for options in ({}, {"augment": True, "normalise": True}):
         spec = spec_of(seed=4, **options)
         images, labels = batch(spec, 17)
-        for step in (0, 9, 30):  # whatever was drawn before
+        for step in (0, 9, 30):  # earlier draws have no effect
             batch(spec_of(seed=step, **options), step)
         fashion._permutation.cache_clear()
         other = spec_of(seed=4, backend="mlx", variant="hc", **options)
@@ -103,7 +103,7 @@ def test_a_batch_larger_than_the_set_is_refused(files):
         batch(spec_of(batch_size=24), 0)
 
 
-def test_normalising_takes_off_the_mean_and_divides_by_the_deviation(files):
+def test_normalising_subtracts_the_mean_and_divides_by_the_deviation(files):
     plain, labels = batch(spec_of(), 2)
     normalised, same_labels = batch(spec_of(normalise=True), 2)
     assert normalised.dtype == np.float32
@@ -116,14 +116,14 @@ def test_normalising_takes_off_the_mean_and_divides_by_the_deviation(files):
 
 
 def moved(picture, down, right):
-    """The picture moved; what moves in is black."""
+    """The picture shifted by (down, right); uncovered pixels are black."""
     result = np.zeros((32, 32), picture.dtype)
     result[2 + down : 30 + down, 2 + right : 30 + right] = picture
     return result[2:30, 2:30]
 
 
 def translations(spec, step):
-    """By how much each picture of an augmented batch was moved: compared with all 25 ways."""
+    """Shift (down, right) of each picture of an augmented batch, found among all 25."""
     plain, labels = batch(spec_of(seed=spec.seed), step)
     augmented, same_labels = batch(spec, step)
     np.testing.assert_array_equal(labels, same_labels)
@@ -144,7 +144,7 @@ def translations(spec, step):
 def test_augmentation_moves_pictures_by_up_to_two_pixels_each_way(files):
     spec = spec_of(seed=2, augment=True)
     found = [way for step in range(40) for way in translations(spec, step)]
-    # 200 draws among 25 ways miss one with a chance of 25 × (24/25)^200 = 0.7 %.
+    # 200 draws miss one of 25 shifts with a probability of 25 × (24/25)^200 = 0.7 %.
     assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
 
 
@@ -165,7 +165,7 @@ def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
 # --- dropout --------------------------------------------------------------------------------------
 
 
-def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
+def test_dropout_mask_has_its_share_and_is_equal_for_all_backends(files):
     spec = spec_of(depth=40)
     keep = task.batch(spec, 0).inputs["keep"]
     assert keep.shape == (40, BATCH, 14, 14, 8)
@@ -179,16 +179,16 @@ def test_dropout_keeps_its_share_and_the_same_for_every_backend(files):
         assert (other.inputs["keep"] == keep).mean() == pytest.approx(0.82, abs=0.01)
 
 
-# --- what is measured of the trained network ------------------------------------------------------
+# --- metrics of the trained network ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("evaluated_at_once", [100, 3])
-def test_accuracy_is_the_share_of_test_images_named_rightly(files, monkeypatch, evaluated_at_once):
+def test_accuracy_is_the_share_of_correct_test_images(files, monkeypatch, evaluated_at_once):
     monkeypatch.setattr(fashion, "EVALUATION_BATCH", evaluated_at_once)
     spec = make_spec(task="fashion", variant="resnet", depth=1)
     params = parameters_of(spec)
     params["head.weight"][:] = 0
-    for named in range(10):  # the bias alone speaks: every image is named the same
+    for named in range(10):  # the bias alone decides: all images get one class
         params["head.bias"][:] = np.arange(10) == named
         share = (files.test_labels == named).mean()
         assert fashion.test_accuracy(end_of(spec, params)) == pytest.approx(share)
@@ -201,7 +201,7 @@ def test_errors_of_the_causal_mixing_by_hand():
     params = parameters_of(spec)
     for mixing, rows, columns in (
         ([[0.5, 0.75], [0.5, 0.5]], 0.25, 0.25),  # rows sum to 1.25 and 1, columns to 1 and 1.25
-        ([[1.0, 0.75], [0.5, 0.5]], 0.75, 0.5),  # to 1.75 and 1, to 1.5 and 1.25
+        ([[1.0, 0.75], [0.5, 0.5]], 0.75, 0.5),  # rows sum to 1.75 and 1, columns to 1.5 and 1.25
     ):
         params["connection.mixing"][:] = np.log(mixing)
         found = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}

@@ -1,4 +1,4 @@
-"""The flow task: its densities, exact velocities, batches, loss and measures; and its network."""
+"""The flow task: its densities, exact velocities, batches, loss, metrics and network."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ spec_of = partial(make_spec, task="flow", variant="baseline")
 
 
 def at(field, *points, time):
-    """A field at points, all at one time."""
+    """Values of a field at points, all at one time."""
     return field(np.array(points, float), np.full((len(points), 1), float(time)))
 
 
@@ -32,13 +32,13 @@ def test_a_density_has_mean_zero_and_the_size_of_the_noise(name, centres):
     density = flow.density_of(name)
     assert density.centres.shape == (centres, 2)
     assert density.centres.mean(axis=0) == pytest.approx([0, 0], abs=1e-12)
-    # E|x|² of a mixture: that of its centres, and s² for each coordinate.
+    # E|x|² of a mixture: the mean over its centres, plus s² for each coordinate.
     size = (density.centres**2).sum(axis=1).mean() + 2 * density.deviation**2
     assert size == pytest.approx(2)
 
 
 def test_two_moons_are_two_half_circles_by_hand():
-    """Before they are standardised: (0, 1) tops the upper one, (1, −1/2) ends the lower one."""
+    """Before standardisation the upper one's top is (0, 1), the lower one's bottom (1, −1/2)."""
     density = flow.density_of("two_moons")
     size = 0.1 / density.deviation
     upper, lower = np.split(density.centres * size + [0.5, 0.25], 2)
@@ -61,7 +61,7 @@ def by_quadrature(density, point, time):
 
 
 @pytest.mark.parametrize(("point", "time"), [((0.3, -0.8), 0.35), ((1.1, 0.4), 0.9)])
-def test_the_exact_velocity_is_the_mean_over_all_ways_through_a_point(point, time):
+def test_exact_velocity_is_the_mean_over_all_lines_through_a_point(point, time):
     density = flow.density_of("eight_gaussians")
     (found,) = at(density.velocity, point, time=time)
     expected = by_quadrature(density, np.array(point), time)
@@ -70,18 +70,18 @@ def test_the_exact_velocity_is_the_mean_over_all_ways_through_a_point(point, tim
 
 @pytest.mark.parametrize("name", flow.DENSITIES)
 def test_the_exact_velocity_at_both_ends(name):
-    """At 0 the end is not known, its mean is zero: −x. At 1 the start is not, likewise: x."""
+    """At time 0 the end has mean zero, so it is −x; at 1 the start has mean zero, so it is x."""
     points = [(0.5, -1.0), (2.0, 0.25)]
     velocity = flow.density_of(name).velocity
     assert at(velocity, *points, time=0) == pytest.approx(-np.array(points))
     assert at(velocity, *points, time=1) == pytest.approx(np.array(points))
 
 
-def test_spread_points_have_the_noise_s_share_in_every_circle():
+def test_spread_points_have_the_radii_of_a_normal_distribution():
     points = flow.spread_normal(400)
     radii = np.sort(np.hypot(*points.T))
     assert 1 - np.exp(-(radii**2) / 2) == pytest.approx((np.arange(400) + 0.5) / 400)
-    assert points.mean(axis=0) == pytest.approx([0, 0], abs=0.01)  # by chance it would be 0.05
+    assert points.mean(axis=0) == pytest.approx([0, 0], abs=0.01)  # 0.05 for random points
     assert np.cov(points.T) == pytest.approx(np.eye(2), abs=0.02)
 
 
@@ -98,7 +98,7 @@ def test_a_batch_lies_on_lines_from_noise_to_the_density():
     ends, starts = points + (1 - times) * batch.targets, points - times * batch.targets
     apart = np.linalg.norm(ends[:, None] - density.centres, axis=2).min(axis=1)
     assert apart.max() < 6 * density.deviation
-    # 512 numbers each: five standard errors.
+    # Five standard errors of 512 numbers.
     assert starts.mean(axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(512))
     assert starts.std(axis=0) == pytest.approx([1, 1], abs=5 / math.sqrt(2 * 512))
     assert (times.min() >= 0) & (times.max() < 1)
@@ -110,8 +110,8 @@ def test_the_loss_is_the_mean_squared_distance_by_hand():
     assert task.loss(NumpyOps(), output, batch) == (4 + 25) / 2
 
 
-def test_what_has_learned_nothing_does_not_move():
-    """The chance loss is that of a zero velocity, and the score's chance level its excess."""
+def test_zero_velocity_has_the_chance_loss_and_score():
+    """Its excess loss is the score's chance level."""
     spec = spec_of(batch_size=100_000)
     targets = task.batch(spec, 0).targets
     # E|x_1 − x_0|² = 4; its standard error here is 0.01.
@@ -123,11 +123,11 @@ def test_what_has_learned_nothing_does_not_move():
     assert outcome(False, flow.SCORE, found, flow.SCORE.chance(spec)) == "at chance"
 
 
-# --- measures ------------------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def test_euler_steps_by_hand():
-    """dx/dt = x from 1 is (1 + 1/N)^N after N steps; dx/dt = t is 0 + 1/4 + 1/2 + 3/4, over 4."""
+    """dx/dt = x gives (1 + 1/N)^N after N steps, dx/dt = t gives (0 + 1/4 + 1/2 + 3/4) / 4."""
     start = np.ones((1, 2))
     for steps in (1, 2, 10):
         found = flow.integrate(lambda x, t: x, start, steps)
@@ -150,19 +150,19 @@ def test_the_energy_distance_by_loops(monkeypatch):
 
 
 def test_the_exact_velocity_leads_to_the_density_in_many_steps():
-    """In one step it leads to the mean, as nothing is known of the end at time 0."""
+    """One step leads to the mean, since at time 0 nothing is known of the end."""
     velocity = flow.density_of("two_moons").velocity
     after = {n: flow.energy_distance_after(velocity, "two_moons", n) for n in (1, 5, 50)}
     truth, apart = flow.reference("two_moons")
     collapsed = 2 * flow.mean_distance(np.zeros((1, 2)), truth) - apart
     assert after[1] == pytest.approx(collapsed)
     assert after[50] < 1e-3 < after[5] < after[1]
-    # Two sets of samples by chance, as many, are not so near: (1/512 + 1/1024) E|y − y'| = 0.005.
+    # Random samples of these sizes are farther apart: (1/512 + 1/1024) E|y − y'| = 0.005.
     assert after[50] < 0.2 * apart * (1 / 512 + 1 / 1024)
 
 
 def test_norms_of_a_repeated_flow_by_hand():
-    """dx/dt = x: each of ten units stretches by (1 + 1/20)^20."""
+    """dx/dt = x: each of ten time units stretches norms by (1 + 1/20)^20."""
     found = flow.mean_norms(lambda x, t: x)
     assert list(found) == list(range(11))
     first = found[0]
@@ -174,7 +174,7 @@ def test_norms_of_a_repeated_flow_by_hand():
 # --- the network ---------------------------------------------------------------------------------
 
 
-def test_operations_are_those_of_the_matrix_products():
+def test_operations_count_the_matrix_products():
     network = tasks.Problem(spec_of(depth=5, width=6, hidden=10)).network
     per_point = 3 * 6 + 5 * (6 * 10 + 10 * 6) + 6 * 2
     assert network.forward_flops(7) == 2 * 7 * per_point
@@ -185,7 +185,7 @@ def test_operations_are_those_of_the_matrix_products():
 
 @pytest.fixture
 def kept(tmp_path):
-    """(cells, folder) of runs with weights: two seeds of two depths."""
+    """(config, folder) of runs with weights: two seeds of two depths."""
     study = {
         "task": "flow", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1, 2],
         "backends": ["torch"], "seeds": [1, 0], "steps": 1, "batch_size": 2, "weights": True,

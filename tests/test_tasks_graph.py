@@ -1,4 +1,4 @@
-"""The graph task: its graphs, belief propagation, its network, and what it measures."""
+"""The graph task: its graphs, belief propagation, its network and its metrics."""
 
 import itertools
 import math
@@ -21,9 +21,9 @@ spec_on = partial(make_spec, task="graph", variant="resgcn")
 
 
 def enumerated(links, log_fields, linked, apart):
-    """Exact marginals [n, q] of one graph: every assignment by itself.
+    """Exact marginals [n, q] of one graph, summed over all assignments.
 
-    `linked`, `apart`: [q, q], what a pair of nodes with a link, and without, weighs.
+    `linked`, `apart`: weights [q, q] of a pair of nodes with and without a link.
     """
     n, q = log_fields.shape
     found = np.zeros((n, q))
@@ -42,7 +42,7 @@ def enumerated(links, log_fields, linked, apart):
 
 
 def random_tree(n, rng):
-    """Links of a tree: every node but the first with one before it."""
+    """Links [n, n] of a tree: each node after the first has one to an earlier node."""
     links = np.zeros((n, n), bool)
     for node in range(1, n):
         other = rng.integers(0, node)
@@ -51,7 +51,7 @@ def random_tree(n, rng):
 
 
 def distances(links):
-    """How many links lie between nodes [n, n]; n where there is no way."""
+    """Number of links between nodes, [n, n]; n for nodes without a path."""
     n = len(links)
     found = np.where(np.eye(n, dtype=bool), 0, n)
     for steps in range(1, n):
@@ -61,13 +61,13 @@ def distances(links):
 
 
 def random_fields(n, q, rng):
-    """Log-fields; one node is labelled."""
+    """Random log-fields [n, q]; node 2 is labelled."""
     fields = rng.standard_normal((n, q))
     fields[2, 1:] = -np.inf
     return fields
 
 
-def test_belief_propagation_is_exact_on_trees_and_after_few_rounds_on_what_is_near():
+def test_k_rounds_of_belief_propagation_are_exact_on_trees_within_distance_k():
     rng, n, q = np.random.default_rng(1), 7, 3
     affinity = rng.uniform(0.2, 3, (q, q))
     affinity += affinity.T
@@ -101,7 +101,7 @@ def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops():
     of_loops = error(absence_counts=False, apart=np.ones((2, 2)))
     assert of_loops.mean() < 0.005
     assert of_loops.max() < 0.06
-    # What absent links tell is exact up to 1/n, here a tenth.
+    # Absent links are counted with an error of order 1/n, here a tenth.
     of_both = error(absence_counts=True, apart=1 - chance)
     assert of_both.max() < 0.15
     assert error(absence_counts=False, apart=1 - chance).max() > 0.3
@@ -121,7 +121,7 @@ def test_affinities_by_hand():
     assert signal == pytest.approx(0.5**2)
 
 
-def test_graphs_have_the_links_and_features_that_are_asked_for():
+def test_graphs_have_the_requested_links_and_features():
     sizes = {"nodes": 60, "communities": 3, "degree": 4, "edge_signal": 1.2, "features": 5}
     model = spec_on(**sizes, feature_signal=6, labelled=0.1).model
     graphs = module.draw(model, 200, np.random.default_rng(3))
@@ -133,7 +133,7 @@ def test_graphs_have_the_links_and_features_that_are_asked_for():
     assert shares == pytest.approx(1 / 3, abs=0.02)
     pairs = ~np.eye(60, dtype=bool)
     same = graphs.communities[:, :, None] == graphs.communities[:, None, :]
-    # Of 700 000 pairs, half of them the same twice: errors near 0.0004.
+    # 700 000 ordered pairs, each counted twice: standard errors near 0.0004.
     inside, outside = (graphs.links[where & pairs].mean() for where in (same, ~same))
     assert inside == pytest.approx((4 + 2 * 1.2 * 2) / 60, abs=0.003)
     assert outside == pytest.approx((4 - 1.2 * 2) / 60, abs=0.002)
@@ -162,7 +162,7 @@ def test_fresh_graphs_show_some_labels_and_ask_for_the_others():
     assert (batch.weights == ~named).all()
 
 
-def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them():
+def test_held_out_graphs_are_equal_for_all_seeds_and_never_trained_on():
     first, second = (list(module.held_out_batches(spec_on(seed=s))) for s in (0, 1))
     assert [b.targets.shape for b in first] == [(5, 12)]
     assert (first[0].inputs["nodes"] == second[0].inputs["nodes"]).all()
@@ -172,7 +172,7 @@ def test_held_out_graphs_are_the_same_for_every_seed_and_no_training_has_them():
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
 
 
-def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same():
+def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes():
     spec = spec_on(graphs="fixed", batch_size=2)
     first, later = task.batch(spec, 0), task.batch(spec, 9)
     (held_out,) = module.held_out_batches(spec)
@@ -185,16 +185,16 @@ def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes_of_the_same()
     assert (task.batch(spec_on(graphs="fixed", seed=1), 0).targets != first.targets[:1]).any()
 
 
-# --- the network (that it equals a textbook: test_tasks) ------------------------------------------
+# --- the network (test_tasks compares it with a textbook) -----------------------------------------
 
 
-def test_where_what_is_read_is_normed_already_there_are_no_parameters_for_it():
+def test_no_norm_parameters_if_the_connection_normalises_its_reads():
     for scheme, has_norms in (("plain", True), ("qwen4_exp", False)):
         params = parameters_of(spec_on(variant="own", connection={"connection": scheme}))
         assert ("norm.weight" in params) == ("block.norm.weight" in params) == has_norms
 
 
-# --- what is measured ----------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def test_dirichlet_energy_is_the_sum_over_links():
@@ -215,7 +215,7 @@ def test_dirichlet_energy_is_the_sum_over_links():
     assert math.isnan(module.dirichlet_energy(x * math.inf, exact))
 
 
-def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads():
+def test_energies_run_from_the_embedding_to_the_input_of_the_head():
     spec = spec_on(depth=2)
     params = parameters_off_symmetry(spec)
     params["block.down.weight"][1] = params["block.down.bias"][1] = 0  # the last block adds nothing
@@ -230,7 +230,7 @@ def test_energies_begin_with_the_embedding_and_end_with_what_the_head_reads():
     assert task.step_metrics["dirichlet_energy"].compute(trained) == found[2]
 
 
-def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label():
+def test_accuracy_and_loss_use_unlabelled_held_out_nodes():
     spec = spec_on()
     params = parameters_of(spec)
     params["norm.weight"][:], params["norm.bias"][:] = 0, 1
@@ -238,24 +238,24 @@ def test_accuracy_and_loss_are_of_the_held_out_nodes_without_a_label():
     (batch,) = module.held_out_batches(spec)
     asked = batch.targets[batch.weights == 1]
     assert len(asked) == 5 * 9
-    trained = end_of(spec, params)  # whatever it sees, it says the second: by 3 to 1
+    trained = end_of(spec, params)  # always predicts the second community, by 3 to 1
     assert module.node_accuracy(trained) == pytest.approx((asked == 1).mean())
     loss = np.where(asked == 1, math.log(4 / 3), math.log(4)).mean()
     assert module.node_loss(trained) == pytest.approx(loss, rel=1e-6)
 
 
-def test_where_links_tell_nothing_the_optimum_is_that_of_features_alone():
+def test_bayes_optimum_without_edge_signal_uses_features_alone():
     spec = spec_on(nodes=32, edge_signal=0, features=4, feature_signal=4.5, held_out=300)
     start = tasks.Untrained(tasks.Problem(spec), NumpyOps(), {})
     found = {name: task.step_metrics[name].compute(start) for name in task.step_metrics if
              name.startswith("bayes")}  # fmt: skip
     separation = math.sqrt(4.5 * 4 / 32)
     expected = (1 + math.erf(separation / math.sqrt(2))) / 2
-    # Of 7200 nodes: an error of 0.005.
+    # Standard error over 7200 nodes: 0.005.
     assert found["bayes_accuracy"] == pytest.approx(expected, abs=0.015)
     assert set(found["bayes_accuracy_by_round"].values()) == {found["bayes_accuracy"]}
     assert list(found["bayes_accuracy_by_round"]) == list(range(module.ROUNDS + 1))
     rng = np.random.default_rng(0)
-    shown = separation + rng.standard_normal(100_000)  # of a node, along the centroids
+    shown = separation + rng.standard_normal(100_000)  # of a node along the centroids
     loss = np.log1p(np.exp(-2 * separation * shown)).mean()
     assert found["bayes_loss"] == pytest.approx(loss, abs=0.02)

@@ -1,4 +1,4 @@
-"""The recall task: its sequences read pair by pair, and what is measured of answers."""
+"""The recall task: its sequences, read pair by pair, and metrics of its answers."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ small = partial(make_spec, task="recall", vocab=V, length=3 * K)
 
 
 def check_sequence(tokens, targets, weights, pairs):
-    """One sequence is read from left to right, as the definition says it."""
+    """Check one sequence from left to right against the definition."""
     known = dict(zip(tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
     assert len(known) == len(set(known.values())) == pairs
     assert all(1 <= key < V // 2 <= value < V for key, value in known.items())
@@ -45,7 +45,7 @@ def test_sequences_are_pairs_then_queries_then_blanks():
     assert all(6 < count < 74 for count in counts[1:])
 
 
-def test_held_out_sequences_show_the_pairs_that_are_asked_for():
+def test_held_out_sequences_have_the_requested_pairs():
     for pairs in (1, 3, K):
         batches = module.held_out(small().model, pairs)
         again = module.held_out(small(seed=9, variant="hc", batch_size=1).model, pairs)
@@ -62,29 +62,29 @@ def rows_of(batches):
     return {tuple(row) for batch in batches for row in batch.inputs["tokens"].tolist()}
 
 
-def test_no_training_has_a_sequence_that_runs_are_judged_by():
-    # 5 · 4 · 6 · 5 · 2 = 1200 sequences of two pairs: each that is left comes about eight times.
+def test_training_never_has_a_held_out_sequence():
+    # Of 5 · 4 · 6 · 5 · 2 = 1200 sequences of two pairs, each one left is drawn about 8 times.
     spec = small(vocab=12, length=6, batch_size=32)
     batches = [recall.batch(spec, step) for step in range(400)]
     judged = rows_of(module.held_out(spec.model, 2))
     full = {row for row in rows_of(batches) if row[-1] != module.BLANK}
     assert len(full) > 0.98 * (1200 - len(judged))
     assert not full & judged
-    # Of one pair there are 30, and training shows all: docs/definitions.md says so.
+    # The 30 sequences of one pair are all trained on, as docs/definitions.md says.
     assert rows_of(module.held_out(spec.model, 1)) <= rows_of(batches)
 
 
-# --- what is measured ----------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def name_the_last_value(tokens):
-    """Logits [N, T, V] that name the value of the last pair, whatever is asked."""
+    """Logits [N, T, V] that name the value of the last pair for every query."""
     pairs = (tokens >= V // 2).sum(axis=1)
     last = np.take_along_axis(tokens, 2 * pairs[:, None] - 1, axis=1)
     return np.eye(V)[np.broadcast_to(last, tokens.shape)]
 
 
-def test_who_names_one_value_is_right_once_in_each_sequence():
+def test_constant_answer_is_right_once_in_each_sequence():
     guess = tasks.Trained(
         tasks.Problem(small()), NumpyOps(), lambda _, inputs: name_the_last_value(inputs["tokens"])
     )
@@ -93,8 +93,8 @@ def test_who_names_one_value_is_right_once_in_each_sequence():
     assert found == pytest.approx({1: 1, 2: 1 / 2, 4: 1 / 4, 5: 1 / 5})
 
 
-def test_the_loss_is_that_of_answers_alone(monkeypatch):
-    """A network that gives every value the same probability, and no other token any."""
+def test_loss_counts_only_answers(monkeypatch):
+    """The network gives all values equal probability and all other tokens none."""
     spec = small(variant="baseline")
     forward = type(tasks.Problem(spec).network).forward
 

@@ -19,7 +19,7 @@ small = partial(make_spec, task="state")
 
 # --- groups --------------------------------------------------------------------------------------
 
-# How many elements have each order: of these sizes, no other group has the same.
+# Number of elements of each order; no other group of these sizes has the same numbers.
 ORDERS = {
     "S3": {1: 1, 2: 3, 3: 2},
     "A4": {1: 1, 2: 3, 3: 8},
@@ -29,7 +29,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("group", ORDERS)
-def test_a_table_is_that_of_the_group(group):
+def test_table_of_products_is_the_named_group(group):
     table = module.products(group)
     every = np.arange(len(table))
     assert (table[0] == every).all()  # 0 is the identity
@@ -45,8 +45,8 @@ def test_a_table_is_that_of_the_group(group):
 
 
 def test_the_right_factor_acts_first():
-    # In lexicographic order 1 swaps the last two of three things, 2 the first two, and 4 sends 0 to
-    # 2, 1 to 0, 2 to 1: that is what 2 and then 1 do.
+    # In lexicographic order 1 swaps the last two of three things and 2 the first two; 4 sends 0 to
+    # 2, 1 to 0 and 2 to 1, as 2 followed by 1 does.
     assert module.products("S3")[1, 2] == 4
     assert module.products("S3")[2, 1] == 3
 
@@ -88,26 +88,26 @@ def test_held_out_words_are_the_same_for_every_run():
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 648), (6, 1024)])
-def test_no_training_has_a_held_out_word_however_short(length, count):
+def test_training_never_has_a_held_out_word(length, count):
     spec = small(length=length, held_out=count, batch_size=32)
     trained = words_of(state.batch(spec, step) for step in range(400))
     assert len(trained) == 400 * 32
     assert not set(trained) & set(words_of(module.held_out(spec)))
-    # All the others can come: of 1296 words, each that is left is drawn about 20 times.
+    # All other words occur: of 1296 words, each one left is drawn about 20 times.
     if length == 4:
         assert len(set(trained)) == 6**4 - len(set(words_of(module.held_out(spec))))
 
 
-def test_long_words_are_the_generators_own():
-    # Of 6^16 words none is drawn twice, so runs of this length are what they were before held-out
-    # words were excluded.
+def test_long_words_come_unchanged_from_the_generator():
+    # Among 6^16 words none is drawn twice, so excluding held-out words left runs of this length
+    # unchanged.
     spec = small(length=16, batch_size=32)
     for step in range(400):
         drawn = np.random.default_rng([0, 0x7374617465, step]).integers(0, 6, (32, 16))
         assert (state.batch(spec, step).inputs["tokens"] == drawn).all()
 
 
-# --- what is measured ----------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------
 
 
 def trained(spec, logits_of):
@@ -118,7 +118,7 @@ def trained(spec, logits_of):
 
 
 def names(group, shares):
-    """Logits that name the product at position t for this share of words, else another element."""
+    """Logits that name the product at position t for `shares[t]` of the words, else another."""
 
     def logits(words):
         products = module.word_problem(group, words).targets
@@ -129,7 +129,7 @@ def names(group, shares):
     return logits
 
 
-def test_accuracies_of_a_network_that_follows_for_a_while():
+def test_accuracies_of_a_network_that_tracks_three_states():
     shares = [1, 0.9375, 0.90625, 0.875, 1, 0.5]  # shares of an evaluation's 256 words
     known = trained(small(group="S4", length=6), names("S4", shares))
     assert module.state_accuracy_by_position(known) == dict(zip(range(1, 7), shares, strict=True))
@@ -137,13 +137,13 @@ def test_accuracies_of_a_network_that_follows_for_a_while():
     assert module.state_accuracy(known) == pytest.approx(np.mean(shares))
 
 
-def test_logits_that_are_not_finite_name_no_element():
+def test_nonfinite_logits_are_wrong_answers():
     lost = trained(small(length=2, held_out=18), lambda words: np.full((*words.shape, 6), math.nan))
     assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
     assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
 
 
-def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level():
+def test_loss_of_a_zero_head_is_the_chance_level():
     spec = small(group="A5", variant="baseline", held_out=8)
     params = parameters_of(spec)
     params["head.weight"] *= 0
@@ -154,7 +154,7 @@ def test_the_loss_of_a_network_that_knows_nothing_is_the_chance_level():
 # --- the network and its settings ----------------------------------------------------------------
 
 
-def test_v_follows_from_the_group_of_each_variant():
+def test_vocabulary_is_the_size_of_each_variants_group():
     larger = small(connection={"connection": "baseline", "model": {"group": "A5"}})
     assert [small().model.vocab, larger.model.vocab] == [6, 60]
     assert parse_spec(larger.model_dump(), "spec").model.vocab == 60

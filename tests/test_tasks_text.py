@@ -1,4 +1,4 @@
-"""The text task: its windows, its evaluations while training, and a corpus of one's own."""
+"""The text task: its windows, evaluations during training, and a user's own corpus."""
 
 import json
 
@@ -26,7 +26,7 @@ SENTENCE = "to be or not to be that is the question whether tis nobler in the mi
 
 @pytest.fixture(autouse=True)
 def nothing_remembered():
-    """Corpora are read once in a process."""
+    """Clear the caches of corpora, which are read once per process."""
     for remembered in (module._planned, module._counted):
         remembered.cache_clear()
     yield
@@ -52,7 +52,7 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def spec_on(corpus):
-    """A function to a small spec on that corpus."""
+    """Function that makes a small spec on that corpus."""
     return lambda **changes: make_spec(
         task="text", **{**named(corpus), "wrap": "sublayer", "depth": 2, **changes}
     )
@@ -61,7 +61,7 @@ def spec_on(corpus):
 # --- batches -------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
+def test_batch_is_windows_of_the_training_text_and_next_characters(spec_on):
     spec = spec_on(batch_size=50, length=7)
     found = text.batch(spec, 3)
     inputs, targets = found.inputs["tokens"], found.targets
@@ -76,7 +76,7 @@ def test_a_batch_is_windows_of_the_training_text_and_what_follows_each(spec_on):
         window = "".join(characters[c] for c in [*row, following[-1]])
         assert window in whole
         places.add(whole.index(window))
-    assert len(places) > 25  # from anywhere
+    assert len(places) > 25  # all over the text
 
 
 def test_every_place_can_be_a_window_and_the_last_character_a_target(tmp_path):
@@ -93,7 +93,7 @@ def test_every_place_can_be_a_window_and_the_last_character_a_target(tmp_path):
 def test_a_batch_depends_on_seed_and_step_alone(spec_on):
     other = {"backend": "mlx", "variant": "hc_paper", "depth": 4, "steps": 9, "lr": 0.5}
     spec, again = spec_on(seed=4), spec_on(seed=4, **other)
-    text.batch(spec, 3)  # whatever was drawn before
+    text.batch(spec, 3)  # earlier draws have no effect
     found = text.batch(spec, 17)
     inputs, targets = found.inputs["tokens"], found.targets
     assert (inputs == text.batch(again, 17).inputs["tokens"]).all()
@@ -108,7 +108,7 @@ def test_a_batch_depends_on_seed_and_step_alone(spec_on):
 @pytest.mark.parametrize(
     ("held_out", "length", "count", "starts"),
     [
-        ("abcdefghijk", 3, 3, [0, 3, 7]),  # the last of them begins at 7 and ends the text
+        ("abcdefghijk", 3, 3, [0, 3, 7]),  # the last window begins at 7 and ends the text
         ("abcdefghijk", 3, 1, [0]),
         ("abcdefghijk", 3, 64, list(range(8))),  # no window twice
         ("abcd", 3, 5, [0]),
@@ -140,7 +140,7 @@ def test_the_validation_loss_is_the_mean_over_all_windows(spec_on, backends_here
     params = parameters_off_symmetry(spec)
     expected = by_loops(spec, params)
     assert module.validation_loss(end_of(spec, params)) == pytest.approx(expected, rel=1e-11)
-    if count == 5:  # of 65 none is apart
+    if count == 5:  # with 65 no tuning window is left
         tuning = by_loops(spec, params, module.tuning_windows)
         assert module.tuning_loss(end_of(spec, params)) == pytest.approx(tuning, rel=1e-11)
     for backend in backends_here.values():
@@ -153,13 +153,13 @@ def test_the_validation_loss_is_the_mean_over_all_windows(spec_on, backends_here
     ("held_out", "count", "starts"),
     [
         ("abcdefghijklmnopqrs", 2, [7]),  # between 0 and 15
-        # Each window shares nothing with its neighbours, and no more fits.
+        # The window overlaps no held-out window, and no other one fits.
         ("abcdefghijklm", 2, [4]),
         ("abcdefghijk", 2, []),
         ("abcdefghijklm", 1, []),
     ],
 )
-def test_tuning_windows_share_nothing_with_held_out_windows(tmp_path, held_out, count, starts):
+def test_tuning_windows_do_not_overlap_held_out_windows(tmp_path, held_out, count, starts):
     folder = put_texts(tmp_path / "own", a=held_out, b="srqponmlkjihgfedcba")
     spec = make_spec(task="text", **named(folder), length=3, validation_windows=count)
     found = module.tuning_windows(spec)
@@ -167,15 +167,15 @@ def test_tuning_windows_share_nothing_with_held_out_windows(tmp_path, held_out, 
     assert not set(found.ravel()) & set(module.held_out_windows(spec).ravel())
 
 
-# --- evaluations while training ------------------------------------------------------------------
+# --- evaluations during training -----------------------------------------------------------------
 
 
 def rows_of(spec, backend):
     return [row for chunk in train(tasks.Problem(spec), backend) for row in chunk.rows]
 
 
-def test_evaluations_stand_in_the_rows_of_their_steps(spec_on, connect_cpu):
-    """After every so many steps, and after the last. Nothing else changes with them."""
+def test_evaluations_are_in_the_rows_of_their_steps(spec_on, connect_cpu):
+    """They follow every `evaluate_every` steps and the last, and change nothing else."""
     backend = connect_cpu("torch")
     undisturbed = None
     for every, evaluated in (
@@ -193,8 +193,8 @@ def test_evaluations_stand_in_the_rows_of_their_steps(spec_on, connect_cpu):
         assert [row["loss"] for row in rows] == undisturbed  # bit for bit
 
 
-def test_an_evaluation_is_of_the_parameters_after_its_step(backend, spec_on):
-    """Those of a training that ends there: the rate is constant."""
+def test_evaluation_uses_the_parameters_after_its_step(backend, spec_on):
+    """A training that ends there has the same parameters, since the rate is constant."""
     settings = {**TINY, "variant": "mhc_paper"}
     spec = spec_on(steps=7, evaluate_every=3, **settings)
     rows = rows_of(spec, backend)
@@ -204,14 +204,14 @@ def test_an_evaluation_is_of_the_parameters_after_its_step(backend, spec_on):
         assert rows[steps - 1]["validation_loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_bytes_and_lines_to_beat(spec_on, connect_cpu):
-    """Of the held-out text, é has two bytes; the unigram model is by hand."""
+def test_characters_per_byte_and_ngram_baselines(spec_on, connect_cpu):
+    """é in the held-out text has two bytes; the unigram model is computed by hand."""
     spec = spec_on(steps=1)
     (row,) = rows_of(spec, connect_cpu("torch"))
     corpus = module.corpus_of(spec.model)
     n = len(corpus.validation)
     assert row["characters_per_byte"] == pytest.approx(n / (n + 1))
-    # Witten–Bell: t distinct characters of n in training share t/(n + t) with all V alike.
+    # Witten–Bell: with t distinct characters of n in training, all V share t/(n + t) equally.
     counts = np.bincount(corpus.training, minlength=spec.model.vocab)
     total, kinds = counts.sum(), (counts > 0).sum()
     share = (counts + kinds / spec.model.vocab) / (total + kinds)
@@ -223,8 +223,8 @@ def test_bytes_and_lines_to_beat(spec_on, connect_cpu):
 TINY = {"width": 4, "hidden": 4, "heads": 1, "length": 4, "depth": 1, "batch_size": 2}
 
 
-def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path):
-    """With a checkpoint between two evaluations, and one at an evaluation."""
+def test_killed_training_resumes_bit_for_bit(backend, spec_on, tmp_path):
+    """One checkpoint lies before the first evaluation, one at it."""
     spec = spec_on(
         backend=backend.device.framework, steps=24, evaluate_every=18, **TINY,
         connection={"connection": "mhc_gated_static", "gate": {"noise": True}},
@@ -233,21 +233,21 @@ def test_a_killed_training_goes_on_bit_for_bit(backend, spec_on, tmp_path):
     )  # fmt: skip
     compute = Compute(device="cpu", checkpoint_steps=1)
     run_cell(spec, tmp_path / "whole", compute)
-    # Rows come after 1, 11, 18 and 24 steps, and a checkpoint is written once they were seen: so
-    # the first one stands between evaluations, and the second, after 7 more steps, at one.
+    # Rows come after 1, 11, 18 and 24 steps, and a checkpoint is written once they were seen: the
+    # training resumes at 11, before an evaluation, and at 18, at an evaluation.
     for steps in (12, 19):
         with pytest.raises(KeyboardInterrupt):
             run_cell(spec, tmp_path / "broken", compute, interrupt_at(steps))
     run_cell(spec, tmp_path / "broken", compute)
     assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 18]
     (whole, mixing), (broken, other) = (numbers_of(tmp_path / f) for f in ("whole", "broken"))
-    assert repr(broken) == repr(whole)  # where NaN is NaN
+    assert repr(broken) == repr(whole)  # by repr, since NaN != NaN
     assert [row["step"] for row in broken if "validation_loss" in row] == [17, 23]
     assert mixing == other
     assert validate_run(tmp_path / "broken", spec).status == "measured"
 
 
-# --- a corpus of one's own -----------------------------------------------------------------------
+# --- a user's own corpus -------------------------------------------------------------------------
 
 
 def test_the_corpus_is_part_of_the_spec(spec_on, corpus):
@@ -260,7 +260,7 @@ def test_the_corpus_is_part_of_the_spec(spec_on, corpus):
     assert changed.model.vocab == len(shakespeare.own(corpus).characters)
 
 
-def test_without_a_corpus_it_is_shakespeare_and_needs_the_data_set(corpus, spec_on):
+def test_default_corpus_is_shakespeare_and_needs_the_data_set(corpus, spec_on):
     ours = make_spec(task="text")
     assert (ours.model.vocab, ours.model.corpus, ours.model.corpus_sha256) == (84, None, None)
     assert text.dataset(ours.model) == "shakespeare"
@@ -268,7 +268,7 @@ def test_without_a_corpus_it_is_shakespeare_and_needs_the_data_set(corpus, spec_
 
 
 def test_a_spec_is_read_again_without_its_corpus(spec_on, corpus, tmp_path):
-    """As tables and `fathom verify` do, wherever the run was carried."""
+    """Tables and `fathom verify` do so wherever the run was copied."""
     spec = spec_on()
     written = spec.json()
     corpus.rename(tmp_path / "gone")
@@ -289,7 +289,7 @@ CHANGED = (
     ],
     ids=["changed", "gone"],
 )
-def test_a_corpus_that_is_not_what_it_was_when_planned(
+def test_corpus_that_changed_since_planning_is_refused(
     spec_on, corpus, connect_cpu, tmp_path, change, message
 ):
     connect_cpu("torch")
@@ -300,12 +300,12 @@ def test_a_corpus_that_is_not_what_it_was_when_planned(
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-def test_the_settings_of_a_corpus_are_printed_as_a_study_takes_them(corpus, fathom):
+def test_corpus_command_prints_the_settings_for_a_study(corpus, fathom):
     assert yaml.safe_load(fathom("corpus", corpus)[1]) == named(corpus)
 
 
 def test_planning_reads_no_text(corpus, monkeypatch):
-    """A corpus has to be named whole, and is not read."""
+    """A corpus needs all of its settings, and its files are not read."""
     monkeypatch.setattr(shakespeare, "own", None)
     monkeypatch.setattr(shakespeare, "load", None)
     settings = {"corpus": str(corpus), "vocab": 20, "corpus_sha256": "ab"}
@@ -319,10 +319,10 @@ def test_planning_reads_no_text(corpus, monkeypatch):
     assert text.unavailable(gone).endswith("nowhere is no folder")
 
 
-# --- every scheme --------------------------------------------------------------------------------
+# --- gates ---------------------------------------------------------------------------------------
 
 
-def test_gates_are_not_disturbed_in_evaluations(spec_on, backend):
+def test_gates_have_no_noise_in_evaluations(spec_on, backend):
     noise = {"connection": "mhc_gated_static", "gate": {"noise": True, "start": 0.5}}
     spec = spec_on(steps=2, variant="mhc_gated_static", connection=noise, **TINY)
     *_, chunk = train(tasks.Problem(spec), backend)

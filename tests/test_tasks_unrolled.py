@@ -40,11 +40,11 @@ def test_the_gap_of_a_copy_may_hold_other_symbols():
     assert (tokens[:, 0] == answers).all()
     # 960 draws among five: each is near 192, standard deviation 12.
     assert np.bincount(tokens[:, 1:].ravel(), minlength=5) == pytest.approx(192, abs=70)
-    # Were they the answer more often than one time in five, the first need not be kept.
+    # If they were the answer more often than 1 in 5, the first need not be remembered.
     assert (tokens[:, 1:] == answers[:, None]).mean() == pytest.approx(0.2, abs=0.07)
 
 
-def test_what_is_recalled_is_the_value_behind_the_key_that_is_asked():
+def test_recall_answer_is_the_value_of_the_queried_key():
     tokens, answers = drawn(spec_of(kind="recall", symbols=6, pairs=3, depth=10, batch_size=8))
     asked = set()
     for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
@@ -63,7 +63,7 @@ NAMES = [*map(str, range(10)), "MAX", "MIN", "MED", "SM", "]", "blank"]
 
 
 def value_of(names):
-    """What an expression is worth, by a stack of open brackets."""
+    """Value of an expression, by a stack of open brackets."""
     stack = [[]]
     for name in names:
         if name.isdigit():
@@ -107,12 +107,12 @@ def test_a_quarter_of_all_arguments_is_an_expression():
     flat = np.concatenate(drawn)
     expressions, digits = (flat == 14).sum(), (flat < 10).sum()
     nested = expressions - len(drawn)
-    # Some 10 000 arguments, a share of which has a standard deviation of 0.005.
+    # Standard deviation of the share among some 10 000 arguments: 0.005.
     assert nested / (nested + digits) == pytest.approx(0.25, abs=0.025)
     assert (nested + digits) / expressions == pytest.approx(3.5, abs=0.15)
 
 
-def test_what_is_held_out_is_the_same_for_every_seed():
+def test_held_out_sequences_are_equal_for_all_seeds():
     blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
     assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]
     spec = spec_of(kind="recall", depth=10, held_out=30)
@@ -124,7 +124,7 @@ def test_what_is_held_out_is_the_same_for_every_seed():
     assert sizes == [256, 256]
 
 
-# --- the cell; that it equals a textbook: test_tasks ----------------------------------------------
+# --- the cell (test_tasks compares it with a textbook) --------------------------------------------
 
 
 def test_the_gradient_of_the_first_state_is_measured(check_first_step):
@@ -135,7 +135,7 @@ def test_the_gradient_of_the_first_state_is_measured(check_first_step):
         assert row["grad_norm_start"] == pytest.approx(length, rel=1e-5), name
 
 
-def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each():
+def test_scale_per_step_starts_as_the_plain_cell_with_one_number_each():
     plain, scaled = (
         spec_of(connection=c, depth=5) for c in (None, {"kind": "scaled", "scale": "layer"})
     )
@@ -145,7 +145,7 @@ def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each():
     same = {name: value for name, value in params.items() if name != "connection.output_scale"}
     found = oracle_forward(scaled, params, batch.inputs).logits
     assert found.tolist() == oracle_forward(plain, same, batch.inputs).logits.tolist()
-    scales[2] = 0  # the third step is left out, whatever its token
+    scales[2] = 0  # the third step adds nothing, whatever its token
     tokens = batch.inputs["tokens"].copy()
     tokens[:, 2] -= 1
     found = oracle_forward(scaled, params, {"tokens": batch.inputs["tokens"]}).logits
@@ -155,10 +155,10 @@ def test_a_scale_per_step_starts_as_the_plain_cell_and_has_one_number_each():
 # --- metrics --------------------------------------------------------------------------------------
 
 
-def test_metrics_of_a_network_that_always_says_the_same():
+def test_metrics_of_a_constant_answer():
     spec = spec_of(symbols=4, depth=3)
     params = parameters_of(spec)
-    params["norm.weight"][:], params["norm.bias"][:] = 0, 1  # whatever the state is
+    params["norm.weight"][:], params["norm.bias"][:] = 0, 1  # for every state
     params["head.weight"][:] = np.log([0.5, 0.25, 0.125, 0.125])[:, None] / 8
     trained = end_of(spec, params)
     # −(ln ½ + ln ¼ + 2 ln ⅛)/4 = 9 ln 2 / 4

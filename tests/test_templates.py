@@ -1,4 +1,4 @@
-"""Templates: what they may say and name, and how a mistake in one is told."""
+"""Templates: numbers that their prose must not hold, and errors for mistakes in them."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from fathom.report.render import check_numbers, write_reports
 from fathom.settings import ConfigError
 from report_helpers import by_recipe, small_config, write_world
 
-# --- what a template may say -----------------------------------------------------------------
+# --- numbers in prose ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_number_typed_by_hand_is_refused(prose, text):
         '<a id="claim-2"></a>',
     ],
 )
-def test_links_and_expressions_may_hold_them(prose, text):
+def test_links_and_expressions_may_hold_numbers(prose, text):
     prose(text)
 
 
@@ -53,14 +53,14 @@ def test_links_and_expressions_may_hold_them(prose, text):
 
 @pytest.fixture(scope="module")
 def small_world(shipped, tmp_path_factory):
-    """The reports of a few runs: their config, and their folder."""
+    """(config, folder) of the reports of a few runs."""
     config = small_config(tmp_path_factory.mktemp("small"), seeds=[0])
     return config, write_world(config, *shipped, by_recipe)
 
 
 @pytest.fixture
 def broken(small_world, shipped, tmp_path):
-    """A function that appends text to a copy of a shipped template, and gives the error's text."""
+    """Function that appends text to a copy of a template; returns the error and its place."""
     config, folder = small_world
 
     def fill(name, text):
@@ -86,7 +86,7 @@ def broken(small_world, shipped, tmp_path):
         ("parts/demos.j2", "{% endif %}", ""),
     ],
 )
-def test_a_mistake_in_a_template_is_one_line_that_names_it(broken, name, text, problem):
+def test_template_mistake_is_one_line_with_its_place(broken, name, text, problem):
     line, place = broken(name, text)
     assert place in line
     assert problem in line

@@ -1,4 +1,4 @@
-"""Counted work of a step: against counts by hand, and PyTorch's own counter of products."""
+"""Counted work of a step, against counts by hand and PyTorch's own counter of products."""
 
 import pytest
 
@@ -29,7 +29,7 @@ A, B, ROW, W = (torch.empty(shape, device="meta") for shape in [(4, 6), (4, 6), 
         (lambda: A @ W, 2 * 4 * 6 * 7, 4 * 6 + 6 * 7 + 4 * 7),
         (lambda: A + B, 48, 72),
         (lambda: A * ROW, 30, 54),  # a broadcast factor is read once
-        (lambda: A * A, 24, 48),  # so is a square's
+        (lambda: A * A, 24, 48),  # so is the factor of a square
         (lambda: A.sum(), 24, 25),
         (lambda: A.mT.contiguous(), 24, 48),
         (lambda: A.reshape(6, 4).mT[1:], 0, 0),  # a view
@@ -57,12 +57,12 @@ def products_of_a_real_step(problem):
     return counter.get_total_flops()
 
 
-# Of each kind of connection; passes of Sinkhorn have no product, and take long on this device.
+# One of each kind of connection; Sinkhorn passes have no product, and are slow on this device.
 QUICK = "plain", "hc_causal", "hc_paper", "mhc_static", "altup", "dory", "laurel", "inkling2"
 
 
 @pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *QUICK))
-def test_a_step_has_the_products_of_a_real_one(scheme):
+def test_counted_products_equal_a_real_step(scheme):
     problem = Problem(make_spec(task="state", variant=scheme, wrap="sublayer"))
     found = count_step(problem)
     assert found.products == products_of_a_real_step(problem) > 0

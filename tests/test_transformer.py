@@ -1,4 +1,4 @@
-"""The transformer's parts: a textbook ↔ the float64 oracle ↔ both backends, and each by hand."""
+"""The transformer's parts: textbook, float64 oracle and both backends agree."""
 
 import pytest
 
@@ -9,7 +9,7 @@ NANOCHAT = {
     "norm": "rms", "positions": "rotary", "embedding_norm": True, "qk_norm": True,
     "biases": False, "activation": "relu2",
 }  # fmt: skip
-# Logits are of order one here: only a small cap bends them.
+# Logits are of order one here, so only a small cap changes them.
 PARTS = {
     "as the demos have it": {},
     "rms": {"norm": "rms"},
@@ -30,7 +30,7 @@ SCHEMES = {
 
 
 def spec_with(part, scheme, recipe="unit-variance"):
-    """A small spec of a part and a scheme; width over heads is four."""
+    """A small spec with a part and a scheme; a head has four channels."""
     return make_spec(
         **PARTS[part], **SCHEMES[scheme], recipe=recipe, depth=2, batch_size=2, length=5, heads=2,
         width=8, beta1=0.0,

@@ -1,4 +1,4 @@
-"""What no test can tell: runs that are one run, and quantities that cannot move."""
+"""Tests of claims that runs cannot decide: identical runs, quantities that cannot change."""
 
 import itertools
 
@@ -19,11 +19,11 @@ NO_EVENTS = {"kind": "count", "variants": ["hc", "mhc"], "metric": "nonfinite_to
              "one_decides": "against"}  # fmt: skip
 
 STREAMS = {"stream_difference_max": 0.03, "amax_forward_log10_final": 0.001}
-"""Copies of each other, under rows that sum to one."""
+"""Metrics of streams that are copies of each other, under rows that sum to one."""
 
 
 def of_streams(ours, theirs, other="hc", config=None, **changes):
-    """The test that mhc is below another variant, its runs with these metrics of streams."""
+    """Row of the test that mhc is below another variant, for these metrics of streams."""
     rows = [
         run(variant=variant, seed=seed, score=score + seed / 100, gain_final=score, **metrics)
         for variant, score, metrics in (("mhc", 0.5, ours), (other, 1.0, theirs))
@@ -39,13 +39,13 @@ def of_streams(ours, theirs, other="hc", config=None, **changes):
         ({"stream_difference_max": 0.05}, {"stream_difference_max": 0.9}, False),  # one is enough
         ({"stream_difference_max": 0.051}, {"stream_difference_max": 0.9}, True),
         ({}, {"amax_forward_log10_final": -0.3}, False),
-        # An H_res that makes a signal larger does so to copies, too.
+        # An H_res that amplifies a signal amplifies copies, too.
         ({}, {"amax_forward_log10_final": 0.31}, True),
         # Copies, under rows that do not sum to one.
         ({"amax_forward_log10_final": 0.005}, {"amax_forward_log10_final": 0.005}, True),
     ],
 )
-def test_H_res_of_streams_that_are_copies_orders_nothing(ours, theirs, is_told):
+def test_H_res_on_copied_streams_decides_nothing(ours, theirs, is_told):
     row = of_streams({**STREAMS, **ours}, {**STREAMS, **theirs})
     check(row, REPRODUCED if is_told else NOT_MEASURED)
     assert (row["gap"], row["gap_of"]) == (("", "") if is_told else ("inert", "mhc, hc"))
@@ -75,19 +75,19 @@ def gates(*values, variant="mhc", **base):
         (GATE, {}, NOT_MEASURED),
         (GATE, {"base_diagonal_final": 1 - 1e-7}, REPRODUCED),
         ({**GATE, "metric": "base_row_error_final"}, {}, NOT_MEASURED),
-        ({**GATE, "metric": "base_diagonal_final", "high": 1.5}, {}, REPRODUCED),  # it can move
+        ({**GATE, "metric": "base_diagonal_final", "high": 1.5}, {}, REPRODUCED),  # it can change
         ({**GATE, "metric": "base_diagonal_final", "high": 1.5, "of_mixing": True}, {},
          NOT_MEASURED),
     ],
 )  # fmt: skip
-def test_a_gate_on_the_identity_and_its_errors_are_not_tested(test, base, expected):
+def test_gate_and_errors_of_an_exact_identity_are_not_tested(test, base, expected):
     row = judge(test, gates(0.1, 0.2, 0.3, **base))
     check(row, expected)
     assert expected == REPRODUCED or (row["gap"], row["gap_of"]) == ("identity", "mhc")
 
 
 def ran(**losses):
-    """(runs of three seeds, their steps) of variants with these curves, a factor for each seed."""
+    """(runs, steps) of variants with these curves, scaled by a factor for each of 3 seeds."""
     cells, steps = [], []
     for (variant, curve_), seed in itertools.product(losses.items(), range(3)):
         final = curve_[-1] * (1 + seed / 100)
@@ -96,7 +96,7 @@ def ran(**losses):
     return cells, steps
 
 
-def test_a_run_is_not_tested_against_its_equal():
+def test_identical_runs_are_not_tested_against_each_other():
     same, steps = ran(mhc=[3.0, 0.5], hc=[3.0, 0.5])
     for test in (THAN_HC, {**NO_LESS, "metric": "loss_final"}, {**SPREAD, "metric": "loss_final"}):
         row = judge(test, same, steps=[steps])
@@ -104,7 +104,7 @@ def test_a_run_is_not_tested_against_its_equal():
         assert (row["gap"], row["gap_of"]) == ("one run", "mhc, hc")
 
 
-def test_equal_runs_are_equal_at_one_seed_depth_study_and_platform():
+def test_runs_are_identical_only_at_equal_seed_depth_study_and_platform():
     cells, steps = ran(mhc=[3.0, 0.5])
     for axes in ({"depth": 4}, {"study": "b"}, {"platform": "mlx"}, {"seed": 9}):
         others, again = ([{**r, "variant": "hc", **axes} for r in rows] for rows in (cells, steps))
@@ -112,15 +112,15 @@ def test_equal_runs_are_equal_at_one_seed_depth_study_and_platform():
         assert first_of_same(table, frame(steps, again)).tolist() == table["variant"].tolist()
 
 
-def test_runs_that_are_equal_count_once():
+def test_identical_runs_count_once():
     cells, steps = ran(mhc=[3.0, 0.5], hc=[3.0, 0.5], baseline=[3.0, 1.0])
-    shuffled = steps[:2][::-1] + steps[2:]  # steps are taken in order
+    shuffled = steps[:2][::-1] + steps[2:]  # steps are sorted first
     three = ["mhc", "hc", "baseline"]
     assert judge({**NO_EVENTS, "variants": three}, cells, steps=[shuffled])["cases"] == 6
     row = judge({**LESS, "variant": "baseline", "than": ["mhc", "hc"]}, cells, steps=[steps])
     check(row, CONTRADICTED)
     assert (row["against"], row["cases"]) == ("mhc", 1)
-    # Equal at some seeds alone, it keeps all of its own.
+    # A variant that is identical only at some seeds keeps all of its runs.
     steps[3]["loss"] += 0.1
     assert judge({**NO_EVENTS, "variants": three}, cells, steps=[steps])["cases"] == 9
 
@@ -140,9 +140,7 @@ def test_a_time_decides_nothing(metric):
         ((2.9, 2.9, 2.9), NOT_MEASURED),
     ],
 )
-def test_networks_that_have_learned_less_than_counting_tell_nothing_of_what_is_learned(
-    scores, expected
-):
+def test_networks_worse_than_trigrams_decide_nothing(scores, expected):
     text = {"task": "text", "model": {"length": 16, "width": 16, "heads": 4, "hidden": 32}}
     config = config_with(studies=("a", "b"), a=text)
     rows = [

@@ -63,7 +63,7 @@ TEMPLATES = {
 
 
 def studies(results):
-    """Two depths; a study that keeps its weights; one of images, of which nothing was trained."""
+    """Config of three studies: two depths; saved weights; images, where nothing was trained."""
     pictures = {"task": "fashion", "variants": ["mhc_causal"], "model": {"width": 8}}
     one = {"variants": ["mhc"], "depths": [4, 8], "backends": ["torch"], "seeds": [0]}
     kept = {"weights": True, "depths": [4]}
@@ -77,7 +77,7 @@ NAMES = {
 
 
 def make(config, project):
-    """Everything but the runs: their tables, the reports, and files that stand for figures."""
+    """Write everything except runs: tables, reports, and stand-ins for figures."""
     published = load_published(project / "published.yaml", config)
     folder = analyze_runs(config, published)
     write_reports(config, published, project / "templates", folder)
@@ -88,7 +88,7 @@ def make(config, project):
 
 
 def draw(folder, names, of, *sources):
-    """Files that stand for these figures, each with bytes of its own, and their figures.json."""
+    """Write stand-ins for figures, each with its own bytes, and their figures.json."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in (file for name in names for file in files_of(folder, name)):
         file.write_bytes(f"{file.name} of {of}".encode())
@@ -124,9 +124,9 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def project(made, tmp_path):
-    """A copy of it all, for a test to change."""
+    """A copy of `made`, for a test to change."""
     copy = Path(shutil.copytree(made, tmp_path / "project"))
-    # It names the folder of results.
+    # config.json names the folder of results.
     write_json(copy / "results/config.json", studies(copy / "results").resolved())
     return copy
 
@@ -143,11 +143,11 @@ def config(results):
 
 @pytest.fixture
 def problems(config, project):
-    """A function that verifies the copy and returns the problems, each of which is a line."""
+    """Function that verifies the copy and returns its problems, one line each."""
 
     def check(changed=None):
         found = verified(changed or config, project).problems
-        assert all(line.isprintable() for line in found)  # a line break is not
+        assert all(line.isprintable() for line in found)  # so there is no line break
         return found
 
     return check
@@ -160,21 +160,21 @@ def verified(config, project):
 
 @pytest.fixture
 def command(config, project, fathom):
-    """A function that verifies the copy by command: (exit status, output, lines of errors)."""
+    """Function that verifies the copy by command: (exit status, output, lines of errors)."""
     file = project / "config.yaml"
     file.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     options = ["--published", project / "published.yaml", "--templates", project / "templates"]
     return lambda: fathom("verify", "--config", file, *options)
 
 
-# --- whole results -------------------------------------------------------------------------------
+# --- intact results ------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
 CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 49}
 """22 tables, and nine for each of three studies."""
 
 
-def test_whole_results_have_no_problem_however_a_table_is_packed(results, command):
+def test_intact_results_pass_however_a_table_is_packed(results, command):
     file = results / "tables/studies/a/steps.csv.gz"
     file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()), compresslevel=1, mtime=9))
     counts = ", ".join(f"{number} {kind}" for kind, number in CHECKED.items())
@@ -190,7 +190,7 @@ def test_whole_results_have_no_problem_however_a_table_is_packed(results, comman
 
 
 def rewrite(name, change):
-    """A damage of that name, which makes other bytes of a file's bytes."""
+    """A damage of that name: `change` makes new bytes from a file's bytes."""
 
     def damage(file):
         file.write_bytes(change(file.read_bytes()))
@@ -223,7 +223,7 @@ def flip_at(content, place, bits):
 
 
 def flip(seed):
-    """Change one byte at a random place to any other; but no blank, where JSON has as good ones."""
+    """Change one random byte, but no whitespace, since JSON may hold other whitespace there."""
 
     def change(content):
         rng = random.Random(seed)  # noqa: S311, nothing secret
@@ -240,7 +240,7 @@ empty = rewrite("empty", lambda content: b"")
 append = rewrite("append", lambda content: content + b"{}\n")
 replace_by_deep_nesting = rewrite("replace_by_deep_nesting", lambda content: b'{"a":' * 100_000)
 break_within = rewrite("break_within", lambda old: flip_at(old, len(old) // 2, 1))
-"""The file still begins and ends as it did."""
+"""The beginning and the end of the file stay the same."""
 
 DAMAGES = [
     truncate, empty, remove, replace_by_a_folder, replace_by_a_dangling_link, replace_by_junk,
@@ -249,7 +249,7 @@ DAMAGES = [
     rewrite("replace_by_a_list", lambda content: b"[]\n"),
     # What some file systems leave after a power loss.
     rewrite("replace_by_zeros", lambda content: bytes(len(content))),
-    # Each at another place: no part of a file may go unchecked.
+    # Each at a random place: no part of a file may go unchecked.
     *(flip(seed) for seed in range(100)),
 ]  # fmt: skip
 
@@ -319,7 +319,7 @@ def use_other_code(config, folder):
 
 
 CHANGED_RUNS = [
-    # (damage, status, start of the reason) of the runs in turn
+    # (damage, status, start of the reason) of each run, in order
     [
         (leave_a_partial_run, "failed", "began and has not finished"),
         (use_other_code, "stale", "code differs: fathom.train:train"),
@@ -333,9 +333,7 @@ CHANGED_RUNS = [
 
 
 @pytest.mark.parametrize("changes", CHANGED_RUNS, ids=["tables differ", "corrupt"])
-def test_runs_that_changed_are_named_and_their_tables_are_no_longer_right(
-    changes, config, results, problems
-):
+def test_changed_runs_and_their_tables_are_named(changes, config, results, problems):
     folders = [run_folder(Path(config.results), cell) for cell in config.cells()]
     for folder, (damage, _, _) in zip(folders, changes, strict=False):
         damage(config, folder)
@@ -356,7 +354,7 @@ def test_runs_that_changed_are_named_and_their_tables_are_no_longer_right(
 
 
 def alter_a_character(file):
-    """The last letter or digit: in most of them, of a number."""
+    """Change the last letter or digit; in most files it belongs to a number."""
     text = file.read_text(encoding="utf-8")
     last = max(i for i, character in enumerate(text) if character.isalnum())
     changed = "8" if text[last] == "7" else "7"
@@ -392,7 +390,7 @@ ALTERATIONS = [append, empty, truncate, replace_by_junk, replace_by_a_folder, re
 
 
 def test_every_table_and_report_altered_by_hand_is_named(results, problems):
-    """All at once, since each is compared with what the runs give and not with another."""
+    """All at once, since each is compared with the runs and not with another file."""
     texts = [f"{folder}/{name}" for folder in OF_STUDIES for name in BY_STUDY]
     packed = [f"{folder}/steps.csv.gz" for folder in OF_STUDIES]
     found = [f for f in (results / "tables").rglob("*") if f.is_file()]
@@ -417,7 +415,7 @@ def test_a_refused_bundle_is_a_problem(results, problems):
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
 
-# --- damage → what is found, and what fixes it ---------------------------------------------------
+# --- damage → problems and their fix -------------------------------------------------------------
 
 CHANGED, MISSING = "is not what its inputs give", "missing"
 MODIFIED, STRAY = "was modified after it was drawn", "does not belong there"
@@ -425,7 +423,7 @@ OTHER_SUMMARY = "its figures were drawn from another summary.csv"
 
 
 def change(damages):
-    """A damage of the config's results: to each of these files the one given."""
+    """A damage of a config's results that applies each file's own damage."""
 
     def damage(config):
         for name, own in damages.items():
@@ -435,14 +433,14 @@ def change(damages):
 
 
 def draw_from_an_edited_table(config):
-    """What Snakemake does when a table is newer than the figures."""
+    """Draw from an edited table, as Snakemake does if a table is newer than the figures."""
     results = Path(config.report_folder)
     alter_a_character(results / "tables/studies/a/summary.csv")
     draw_study(config, results, "a")
 
 
 def retrain_a_cell_that_was_drawn(config):
-    """The tables are made again, and nobody has asked for the figures of the cell."""
+    """Retrain a drawn cell and make everything again except its own figures."""
     cell = config.cells()[0]
     draw_cell(config, cell)
     write_cell(config, cell, [4.0, 3.0, 1.0])
@@ -524,9 +522,9 @@ def test_a_corruption_is_named_and_the_advice_fixes_it(config, project, results,
     assert advice == f"to fix: {delete}run snakemake all"
     for file in files:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    # What is left to do is what the workflow does of itself.
+    # Only missing files are left, and the workflow makes them.
     after = verified(config, project)
     assert all(line.endswith(": missing") for line in after.problems)
     assert after.to_delete() == []
-    # It draws figures of cells only on request: those went all together.
+    # It draws figures of cells only on request: all of those were deleted.
     assert not any("figures/cells" in line for line in after.problems)

@@ -1,4 +1,4 @@
-"""Worth: step multipliers read from ladders of the plain network, against hand-worked values."""
+"""Worth: step multipliers read from ladders of the plain network, against values by hand."""
 
 import math
 
@@ -13,7 +13,7 @@ from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds, step_times, table_of_worth
 
 LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
-"""A nat less for each doubling of the steps."""
+"""Loss by factor: one nat less per doubling of the steps."""
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,14 @@ LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
         (0.999, math.inf),
     ],
 )
-@pytest.mark.parametrize("sign", [1, -1])  # -1: scores of which higher ones are better
-def test_a_multiplier_is_read_by_straight_lines_over_the_logarithm_of_the_steps(
-    score, factor, sign
-):
+@pytest.mark.parametrize("sign", [1, -1])  # -1: higher scores are better
+def test_multiplier_is_interpolated_linearly_in_log_steps(score, factor, sign):
     ladder = {f: sign * plain for f, plain in LADDER.items()}
     found = log_multiplier(ladder, sign * score, sign)
     assert math.exp(found) == pytest.approx(factor, rel=1e-12)
 
 
-def test_a_ladder_that_turns_back_is_read_at_its_first_crossing():
+def test_nonmonotone_ladder_is_read_at_its_first_crossing():
     ladder = {1.0: 3.0, 2.0: 2.0, 4.0: 2.5, 8.0: 1.0}
     assert math.exp(log_multiplier(ladder, 2.25, 1)) == pytest.approx(2**0.75, rel=1e-12)
 
@@ -62,7 +60,7 @@ def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
 
 
 def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
-    """Runs of a plain network that lose `slope` for each doubling; `noise` by seed."""
+    """Plain runs whose loss falls by `slope` per doubling, with `noise` by seed."""
     return [
         run(label, seed=seed, loss_final=3 - slope * math.log2(factor) + extra)
         for factor, label in config_of().studies["a"].rungs("baseline").items()
@@ -86,7 +84,7 @@ def test_a_ladder_is_trained_as_variants_with_other_steps():
 
 
 def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
-    logs = [0.1, 0.3, 0.2, 0.6]  # of two: how many doublings the plain network needs
+    logs = [0.1, 0.3, 0.2, 0.6]  # to base 2: doublings that the plain network needs
     noise = [0, 0.01, -0.02, 0.03]  # both sides have it: seeds are paired
     ours = seeds("loss_final", [3 - d + e for d, e in zip(logs, noise, strict=True)])
     row = worth_of(plain_ladder(noise=noise), ours)["mhc"]
@@ -109,7 +107,7 @@ def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
         ([0.9, 4.1, 3.0, 3.0], "both", 2, 2**0.25),
     ],
 )
-def test_outside_of_the_ladder_nothing_is_extrapolated(losses, answer, outside, bound):
+def test_multiplier_is_not_extrapolated_outside_the_ladder(losses, answer, outside, bound):
     row = worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]
     assert (row["answer"], row["outside"]) == (answer, outside)
     assert row["multiplier"] == pytest.approx(bound, rel=1e-9)
@@ -129,7 +127,7 @@ def test_verdicts(losses, verdict):
     assert worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]["verdict"] == verdict
 
 
-def test_what_is_not_trained_alike_is_not_read_on_the_ladder():
+def test_variant_with_its_own_rate_is_not_read_on_the_ladder():
     config = config_of(
         variants=["baseline", "mhc", {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}]
     )
@@ -137,7 +135,7 @@ def test_what_is_not_trained_alike_is_not_read_on_the_ladder():
     assert worth_of(plain_ladder(), *runs, config=config).keys() == {"mhc"}
 
 
-def test_a_diverged_run_has_no_worth_and_takes_no_other_with_it():
+def test_diverged_run_has_no_worth_and_removes_no_other_seed():
     ours = seeds("loss_final", [2.5, 2.5, 2.5, 2.5])
     diverged = {"outcome": "diverged", "score": math.nan}  # as cells.csv has it
     ours[3] |= diverged
@@ -148,7 +146,7 @@ def test_a_diverged_run_has_no_worth_and_takes_no_other_with_it():
 
 
 def test_rates_are_chosen_by_the_other_seeds():
-    """By all seeds `low` has the better mean, but only through seed 3, where it would count."""
+    """Only seed 3 makes `mhc_low` best over all seeds; no seed may choose its own rate."""
     rates = {"mhc_low": 0.001, "mhc": 0.002, "mhc_high": 0.004}
     variants = ["baseline", "mhc"]
     variants += [
@@ -169,8 +167,8 @@ def test_rates_are_chosen_by_the_other_seeds():
     assert best["variant"] == "mhc_low" and best["against"] == "baseline"
 
 
-def test_a_seed_without_a_rung_counts_in_the_score_and_not_in_the_multiplier():
-    """Seed 3 has no rung at half the steps, and is 0.8 below the plain network; others are 0.2."""
+def test_seed_without_a_rung_counts_only_in_the_score():
+    """Seed 3 has no rung at half the steps and is 0.8 below plain; the others are 0.2 below."""
     ladder = [r for r in plain_ladder() if (r["variant"], r["seed"]) != ("baseline_x050", 3)]
     row = worth_of(ladder, seeds("loss_final", [2.8, 2.8, 2.8, 2.2]))["mhc"]
     assert row["seeds"] == 4
@@ -179,8 +177,8 @@ def test_a_seed_without_a_rung_counts_in_the_score_and_not_in_the_multiplier():
     assert row["multiplier"] == pytest.approx(2**0.2, rel=1e-9)
 
 
-def test_ladders_of_several_plain_networks_have_the_factors_of_all():
-    """Seeds choose either; where one has no rung at half the steps, below is below its first."""
+def test_ladders_of_several_plain_networks_have_their_common_factors():
+    """Each seed has another network; one lacks a rung at 0.5, so the ladder begins at 1."""
     one = pd.DataFrame({0.5: [4.0] * 2, 1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
     other = pd.DataFrame({1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
     found = ladder_at({0: "one", 1: "other"}, {"one": one, "other": other})
@@ -189,8 +187,8 @@ def test_ladders_of_several_plain_networks_have_the_factors_of_all():
     assert list(logs) == [-math.inf, -math.inf]
 
 
-def test_a_test_has_one_verdict_in_both_tables_and_others_are_held_to_all():
-    """Of three contrasts one is against plain; beside it worth has a row that no contrast has."""
+def test_shared_test_has_one_verdict_and_others_are_corrected_for_all():
+    """One of three contrasts is against plain; worth has two rows that no contrast has."""
     pairs = [["mhc", "baseline"], ["mhc", "hc"], ["mhc", "hc_paper"]]
     config = config_of(
         variants=["baseline", "mhc", "hc", "hc_paper"],
@@ -221,14 +219,14 @@ def score_rows(effects):
 
 
 def corrected(p, pair, family):
-    """Holm's correction, from the definition: the k-th smallest of n is multiplied by n − k + 1."""
+    """Holm's correction by definition: the k-th smallest of n is multiplied by n − k + 1."""
     ordered = sorted(p[tuple(one)] for one in family)
     n = len(ordered)
     return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
 
 
 def test_trainings_of_a_ladder_are_compared_with_nothing():
-    """At three rates with a ladder each they would be a connection of three rates themselves."""
+    """With a ladder at each of three rates, they look like a connection with three rates."""
     rates = {"baseline_low": 0.001, "baseline_high": 0.004}
     plain = [{v: {"connection": "baseline", "optimizer": {"lr": lr}}} for v, lr in rates.items()]
     ladders = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
@@ -247,8 +245,8 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
         assert {*table["variant"], *table["against"]} <= shown
 
 
-def test_without_a_ladder_the_plain_difference_stands_without_a_verdict():
-    """And the depth multiplier: 8 layers that end where 4 plain ones end have one half."""
+def test_change_without_a_ladder_has_no_verdict():
+    """The depth multiplier is 0.5 if 8 layers end where 4 plain layers end."""
     config = config_of(ladder=[], depths=[2, 4, 8])
     plain = {2: 3.0, 4: 2.0, 8: 1.0}
     runs = [
@@ -271,7 +269,7 @@ def test_without_a_ladder_the_plain_difference_stands_without_a_verdict():
     assert row["depth_low"] < 0.5 < row["depth_high"]
 
 
-def test_an_open_interval_of_depth_ends_at_nothing_or_at_infinity():
+def test_open_depth_interval_ends_at_zero_or_infinity():
     config = config_of(ladder=[], depths=[2, 4, 8])
     runs = [seeds("loss_final", [2.0, 2.1, 1.9, 2.0], variant="baseline", depth=d) for d in (2, 4)]
     runs.append(seeds("loss_final", [2.1, 2.0, 2.0, 1.9], variant="baseline", depth=8))
@@ -280,7 +278,7 @@ def test_an_open_interval_of_depth_ends_at_nothing_or_at_infinity():
 
 
 def test_costs_are_read_from_the_table_of_step_times(tmp_path):
-    """Measured at the width of the study (16) and at a larger one; counted at its own."""
+    """Times are measured at the study's width (16) and a larger one; work is counted at 16."""
     columns = ("variant", "seconds", "low", "high", "width", "operations", "bytes")
     rows = [
         ("baseline", 2, 2, 2, 16, 100, 40),
@@ -301,7 +299,7 @@ def test_costs_are_read_from_the_table_of_step_times(tmp_path):
     assert row["net"] == pytest.approx(2 / 1.5)
 
 
-def test_people_read_the_factor_and_not_the_label():
+def test_labels_of_rungs_have_the_factor():
     config = config_of()
     assert config.labels["baseline_x050"] == "baseline, 0.5 × the steps"
     data = config_of().model_dump(mode="json") | {"labels": {"baseline": "plain"}}

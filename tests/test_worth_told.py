@@ -1,4 +1,4 @@
-"""What reports say first of worth: words and numbers that follow from rows, by hand."""
+"""First sentences of reports on worth: words and numbers from rows, by hand."""
 
 import math
 import re
@@ -52,14 +52,14 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         (row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
         (row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
         (row(low=NAN, high=NAN), "20 %"),
-        # The ladder has half of the steps to twice of them.
+        # The ladder spans half to twice the steps.
         (row(answer="beyond", multiplier=2, low=NAN, outside=5), "beyond 50 %"),
         (row(answer="below", multiplier=0.6, low=NAN, outside=3), "below −100 % at 3 of 5 seeds"),
         (row(answer="beyond", multiplier=2, low=NAN, on_ladder=3, outside=3), "beyond 50 %"),
         (row(answer="both", low=NAN, outside=5), "beyond both ends of the ladder"),
     ],
 )
-def test_steps_saved_are_those_of_the_plain_networks_longer_training(given, told):
+def test_steps_saved_are_a_share_of_the_plain_networks_steps(given, told):
     assert steps_saved(given) == told
 
 
@@ -103,12 +103,12 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         ([row()], f"{NONE_PAYS} {COSTS_70}"),
         ([row(wider=128.0, cost_wider=1.3)], f"{NONE_PAYS} {COSTS_70[:-1]}, 1.3 times with 128."),
         ([row(cost=NAN)], f"{SAVES}."),
-        # The largest multiplier of those that are known to end better, at one rate for all.
+        # The largest multiplier among variants shown to be better, at one rate for all.
         (
             [row("altup", 1.5, verdict="undecided"), row(), row("altup", 1.1)],
             f"{NONE_PAYS} {COSTS_70}",
         ),
-        # The design that is asked for.
+        # With the design of `asked`.
         (
             [row(cost=NAN), row(**ASKED, cost=1.5, verdict="equivalent")],
             f"{NONE_PAYS} HC is equivalent to plain within 5 % of the steps; its step takes 1.5 "
@@ -143,7 +143,7 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
             f"{SAVES}; here it takes 1.1 times as long with 64 channels. {AT_BEST} these end "
             "better: mHC, cyclic read.",
         ),
-        # An interval that holds one is not enough.
+        # An interval that includes the cost is not enough.
         (
             [row(cost=1.1), row("altup", 1.1, low=1.05, cost=1.05)],
             "Shown to gain more than their steps cost: mHC, cyclic read. "
@@ -167,7 +167,7 @@ def test_the_advice_follows_from_the_rows(rows, told):
     assert advice(rows, ABOVE, LABELS | {"hc": "HC"}) == told
 
 
-def test_what_is_told_is_of_one_study_platform_and_depth_the_significant_first():
+def test_rows_are_of_one_study_platform_and_depth_significant_first():
     rows = [
         row("altup", 3.0, verdict="undecided"),
         row("hc", 0.9),
@@ -190,7 +190,7 @@ def test_what_is_told_is_of_one_study_platform_and_depth_the_significant_first()
     assert found.overheads == {"mhc": ("little", "https://example.org")}
 
 
-def test_without_a_ladder_nothing_is_told():
+def test_without_a_ladder_there_is_no_advice():
     assert present_worth(ABOVE, pd.DataFrame([row(answer="")]), {}) is None
     assert present_worth(ABOVE, pd.DataFrame(), {}) is None
     assert present_worth(None, pd.DataFrame([row()]), {}) is None
@@ -217,12 +217,12 @@ def test_a_depth_multiplier_in_words(answer, low, high, told):
 # --- reports of a study with a ladder -------------------------------------------------------------
 
 LADDER = {"baseline": [0.5, 2, 4]}
-"""A nat less for each doubling of the steps, from 3 nats after equal steps."""
+"""Factors of steps; the loss is 3 nats at factor 1, and one nat less per doubling."""
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """The config, the published values, and the folder of reports of one study with a ladder."""
+    """(config, published values, folder of reports) of one study with a ladder."""
     folder = tmp_path_factory.mktemp("worth")
     columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes,turns"
     times = [("baseline", 2, 16), ("mhc", 3, 16), ("baseline", 10, 128), ("mhc", 11, 128)]
@@ -249,8 +249,8 @@ def told(tmp_path_factory):
     return config, published, write_all(config, published, templates, cells, [*chain(*steps)])
 
 
-def test_a_report_begins_with_what_connections_are_worth(told):
-    """mhc ends at 2.5 nats, half a doubling of the steps: m is the root of two, 1.41."""
+def test_report_begins_with_the_worth_of_connections(told):
+    """mhc ends at 2.5 nats, half a doubling of the steps, so m = √2 = 1.41."""
     config, published, folder = told
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
@@ -279,13 +279,13 @@ def test_a_report_begins_with_what_connections_are_worth(told):
     ]  # fmt: skip
 
 
-def test_authors_are_quoted_on_variants_that_the_study_has():
+def test_authors_are_quoted_only_on_variants_of_the_study():
     config = load_config([PROJECT / "config.yaml"])
     worth = load_published(PROJECT / "report/published.yaml", config).worth
     assert {*worth.overheads} <= {*config.studies[worth.study].labels}
 
 
-def test_no_page_sets_a_training_of_a_ladder_beside_variants(told):
+def test_pages_do_not_list_rungs_among_variants(told):
     *_, folder = told
     for file in ("RESULTS.md", "studies/released.md"):
         assert "× the steps |" not in (folder / file).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""An environment that is this one without a framework: `python tests/without.py torch FOLDER`.
+"""Create this environment without a framework: `python tests/without.py torch FOLDER`.
 
-It links to the packages of this one, so it takes no download and next to no disk. What an uninstall
-leaves behind is there: an empty folder of the framework's name.
+It links to the packages of this environment, so it needs no download and almost no disk. As after
+an uninstall, an empty folder with the framework's name remains.
 """
 
 import sys
@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 WITHOUT = {"torch": ("torch", "torchgen", "functorch"), "mlx": ("mlx", "mlx_cpu", "mlx_metal")}
-"""The names of what belongs to a framework; distributions have a version after theirs."""
+"""Names of each framework's packages; names of distributions also have a version."""
 
 
 def make(framework: str, folder: Path) -> None:

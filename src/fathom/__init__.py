@@ -1,3 +1,3 @@
-"""A reproducible paper: do multi-stream residual connections keep very deep networks trainable."""
+"""A reproducible paper on the trainability of very deep networks with multi-stream connections."""
 
 __version__ = "0.1.0"

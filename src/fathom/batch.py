@@ -13,27 +13,27 @@ from fathom.system.errors import UserError
 
 
 class TaskError(UserError):
-    """Data that a task cannot be trained or evaluated with."""
+    """Error for data that a task cannot train or evaluate on."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a training step takes: NumPy arrays on the host, the backend's own on its device."""
+    """Inputs, targets and weights of a training step, as NumPy arrays or on a device."""
 
     inputs: Mapping[str, Any]
-    """What the network takes, by name."""
+    """Inputs of the network by name."""
     targets: Any
-    """Class numbers, int32 [B, …], or what a loss of the task's own compares with."""
+    """Class indices, int32 [B, …], or targets of a task-specific loss."""
     weights: Any = None
-    """The share of each target in the loss, shaped as they are; 0: not asked. None: all equal."""
+    """Loss weights over the leading axes of the targets; 0: ignored. None: all equal."""
 
     @property
     def weight(self) -> float:
-        """The sum of the weights: how much a mean over batches takes of this one."""
+        """Sum of the weights, or number of targets: the batch's weight in a mean over batches."""
         return float(np.size(self.targets) if self.weights is None else np.sum(self.weights))
 
     def arrays(self, asarray: Callable[[np.ndarray], Array]) -> dict[str, Array]:
-        """On a device, flat: what compiled steps and recorded graphs can take."""
+        """Flat dict of device arrays, for compiled steps and recorded graphs."""
         flat = {f"inputs.{name}": value for name, value in self.inputs.items()}
         flat |= {"targets": self.targets, "weights": self.weights}
         return {name: asarray(value) for name, value in flat.items() if value is not None}
@@ -46,9 +46,9 @@ class Batch:
         return cls(inputs, arrays["targets"], arrays.get("weights"))
 
     def check(self, classes: int | None) -> None:
-        """Refuse targets and weights that no loss is defined for. Raises TaskError.
+        """Raise TaskError for targets or weights for which the loss is undefined.
 
-        `classes`: V, where targets are class numbers from 0 to V − 1.
+        `classes`: V, if targets are class indices from 0 to V − 1; otherwise None.
         """
         if classes is not None:
             low, high = int(np.min(self.targets)), int(np.max(self.targets))

@@ -1,6 +1,6 @@
-"""Residual connections as an MLX module, for networks of one's own: docs/library.md.
+"""Residual connections as an MLX module for your own networks: docs/library.md.
 
-On Linux, import it before MLX: MLX then gets a faster matrix product (`fathom.system.blas`).
+On Linux, import this before MLX: MLX then uses a faster matrix product (`fathom.system.blas`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ResidualConnection"]
 
 
 class ResidualConnection(Verbs, nn.Module):
-    """The parameters of a residual connection around `layers` functions, and its verbs.
+    """Parameters and verbs of a residual connection around `layers` functions.
 
         c = ResidualConnection("mhc_paper", layers=24, width=128)
         state = c.open(x)  # x […, 128]
@@ -45,7 +45,7 @@ class ResidualConnection(Verbs, nn.Module):
         has_residual: bool = False,
         takes_apart: bool = False,
     ) -> None:
-        """Arguments and errors: `fathom.torch.ResidualConnection`."""
+        """Arguments and errors: see `fathom.torch.ResidualConnection`."""
         super().__init__()
         self.connection = connection_for(
             scheme,
@@ -58,7 +58,7 @@ class ResidualConnection(Verbs, nn.Module):
             has_residual=has_residual,
             takes_apart=takes_apart,
         )
-        object.__setattr__(self, "scheme", scheme)  # MLX would take a mapping for parameters
+        object.__setattr__(self, "scheme", scheme)  # MLX would register a mapping as parameters
         for name, value in self._initial(seed).items():
             setattr(self, name, mx.array(value))
 

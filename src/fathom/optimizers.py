@@ -1,6 +1,6 @@
-"""How parameters are updated: which rule for which, at which rate. Decided once for all backends.
+"""Update rule and learning rate of each parameter, the same for all backends.
 
-AdamW's arithmetic is each framework's own. Muon's is here, in their array primitives.
+AdamW is each framework's own implementation. Muon is implemented here with array primitives.
 Definitions: docs/definitions.md, "Optimiser".
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that are updated alike."""
+    """Parameters with the same update rule and hyperparameters."""
 
     names: tuple[str, ...]
     rule: Literal["adamw", "muon"]
@@ -30,12 +30,12 @@ class ParamGroup:
     decay: float
     """Decoupled weight decay."""
     parts: int = 1
-    """Of Muon: how many matrices stand one below the other in each."""
+    """Number of matrices stacked along the rows of each parameter, for Muon."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """All that a trainer needs to know of the optimiser."""
+    """Optimiser settings for a trainer."""
 
     groups: tuple[ParamGroup, ...]
     beta1: float
@@ -44,21 +44,21 @@ class OptimizerConfig:
     bias_correction: bool
     """Whether AdamW divides its moments by 1 − β^t."""
     clip: float | None
-    """The largest norm of all gradients together."""
+    """Maximum norm of all gradients together; None: no clipping."""
 
 
 @dataclass(frozen=True)
 class ScheduledValues:
-    """What changes from step to step."""
+    """Optimiser values that change from step to step."""
 
     rate: float
-    """What every learning rate is multiplied with."""
+    """Factor of every learning rate."""
     momentum: float
-    """Muon's."""
+    """Momentum of Muon."""
 
 
 def optimizer_config(spec: Spec, parameters: Mapping[str, Parameter]) -> OptimizerConfig:
-    """The spec's optimiser, with every parameter of its network in one group."""
+    """Optimiser settings of a spec, with each parameter of its network in one group."""
     optimizer = spec.optimizer
     by_kind: dict[tuple[str, float, float, int], list[str]] = {}
     for name, parameter in parameters.items():
@@ -80,7 +80,7 @@ def _kind(name: str, parameter: Parameter, spec: Spec) -> tuple[str, float, floa
     decay = optimizer.weight_decay if decays else 0.0
     if muon is None:
         return "adamw", optimizer.lr, decay, 1
-    # Every layer has a matrix of it: stacked over layers, that makes three axes.
+    # One matrix per layer, stacked over layers: three axes.
     if name.startswith(("block.", "connection.")) and len(parameter.shape) == 3:
         return "muon", muon.lr, 0.0, parameter.parts
     lr = muon.head_lr if name.startswith("head.") else optimizer.lr
@@ -88,7 +88,7 @@ def _kind(name: str, parameter: Parameter, spec: Spec) -> tuple[str, float, floa
 
 
 def schedule_at(spec: Spec, step: int) -> ScheduledValues:
-    """Linear warm-up, then as the schedule says; Muon's momentum rises along a line."""
+    """Values at a step: linear warm-up, then the schedule; Muon's momentum rises linearly."""
     muon, momentum = spec.optimizer.muon, 0.0
     if muon is not None:
         done = min(1.0, step / muon.momentum_steps)
@@ -109,7 +109,7 @@ def _rate(spec: Spec, step: int) -> float:
 
 
 def clip_coefficient(ops: Ops, norms: Array, largest: float) -> Array:
-    """The factor that brings gradients with these norms [P] down to one of `largest` together."""
+    """Factor that limits the joint norm of gradients with norms [P] to `largest`."""
     norm = ops.l2_norm(norms)[0]
     return 1 / ops.maximum((norm + 1e-6) / largest, 1.0)
 
@@ -117,8 +117,8 @@ def clip_coefficient(ops: Ops, norms: Array, largest: float) -> Array:
 # --- Muon ---------------------------------------------------------------------------------------
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Newton and Schulz's iteration: steep at zero, so that five steps bring all singular values
-near one, and no further."""
+"""Coefficients of the Newton–Schulz iteration: steep at zero, so that five steps bring all singular
+values near one, and no closer."""
 
 ITERATIONS = 5
 
@@ -128,7 +128,7 @@ def orthogonalize(ops: Ops, G: Array) -> Array:
     _, rows, columns = G.shape
     if rows <= columns:
         return newton_schulz(ops, G, COEFFICIENTS, ITERATIONS)
-    # The smaller side first: the products are smaller.
+    # With the smaller side first, the products are smaller.
     X = newton_schulz(ops, ops.transpose(G, (0, 2, 1)), COEFFICIENTS, ITERATIONS)
     return ops.transpose(X, (0, 2, 1))
 
@@ -142,9 +142,9 @@ def muon(
     momentum: Array,
     parts: int = 1,
 ) -> tuple[Array, Array]:
-    """(the parameter, the average of gradients) after a step; each [N, parts · rows, columns].
+    """(Parameter, average of gradients) after a step of Muon; each [N, parts · rows, columns].
 
-    Nesterov's momentum, then of each part the nearest orthogonal matrix, times
+    Each part of the Nesterov momentum is orthogonalised, and the result is scaled by
     lr·√max(1, rows/columns).
     """
     N, height, columns = parameter.shape

@@ -1,6 +1,6 @@
-"""Parity: a training step of a backend, compared with the float64 oracle.
+"""Parity: compare a training step of a backend with the float64 oracle.
 
-The oracle is forward only, so gradients are held against differences of its loss along directions.
+The oracle is forward only, so gradients are compared with directional differences of its loss.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from fathom.train import trainer_for
 Params = dict[str, np.ndarray]
 
 STEADY = ScheduledValues(rate=1.0, momentum=0.0)
-"""No schedule; with this momentum Muon's average is the gradient itself."""
+"""No schedule; with momentum 0, Muon's average is the gradient itself."""
 
 H = 1e-6
-"""Differences over ±h err by 1e-10 from rounding."""
+"""Step h of central differences, whose rounding error is 1e-10."""
 
 KINK = 1e-5
-"""How near its kink no ReLU may be, relative to the root mean square of its layer: h, and the error
-n·2⁻²⁴ of a float32 sum of up to n = 150 products. Within, a device may be on the other side, and
-one unit of the 20 000 on images moves a gradient by up to 2e-3 of its length."""
+"""Minimum distance of a ReLU's input from zero, relative to the root mean square of its layer: h,
+and the error n·2⁻²⁴ of a float32 sum of up to n = 150 products. Below, a device may be on the other
+side, and one of the 20 000 units on images changes a gradient by up to 2e-3 of its length."""
 
 ALLOWED = {"loss": 1e-5, "gradients": 1e-4, "update": 1e-3}
-"""Of a device: errors of the loss and of each parameter's gradient, relative to their size, and of
-the updated parameters in learning rates. Float32 rounds by 6e-8: a loss by ten layers of some tens
-of roundings each, a gradient ten times as often, and an update, which divides a gradient by its own
-size, ten times that. Products in ten bits, as of TensorFloat-32, err by 1e-3."""
+"""Maximum errors of a device: relative errors of the loss and of each parameter's gradient, and
+errors of the updated parameters in learning rates. Float32 rounds by 6e-8: a loss some tens of
+times in each of ten layers, and a gradient ten times as often. An update divides a gradient by its
+size, for another factor of ten. Products in ten bits, as in TensorFloat-32, have errors of 1e-3."""
 
 FLOOR = 1e-6
-"""What cancellation leaves of few order-one terms in a gradient: some roundings of 6e-8."""
+"""Error of a gradient in which few order-one terms cancel: some roundings of 6e-8."""
 
 
 class KinkDistances(NumpyOps):
-    """The oracle's ops, which note how near its kink each ReLU came."""
+    """The oracle's ops, which record the minimum relative distance of ReLU inputs from zero."""
 
     def __init__(self) -> None:
         self.nearest = math.inf
@@ -53,7 +53,7 @@ class KinkDistances(NumpyOps):
 
 
 def parameters_off_kinks(problem: Problem, batch: Batch) -> Params:
-    """`parameters_off_symmetry` by the first seed with no ReLU near its kink, or the last."""
+    """`parameters_off_symmetry` of the first seed without a ReLU near its kink, or of the last."""
     for seed in range(12345, 12365):
         params, ops = parameters_off_symmetry(problem, seed), KinkDistances()
         exact = {name: ops.asarray(value) for name, value in params.items()}
@@ -64,14 +64,14 @@ def parameters_off_kinks(problem: Problem, batch: Batch) -> Params:
 
 
 def parameters_off_symmetry(problem: Problem, seed: int = 12345) -> Params:
-    """Initial parameters, each moved at random.
+    """Initial parameters, each plus random noise.
 
-    At their initial values the mixing matrices are symmetric, the streams equal and many biases
-    zero: a transposed matrix or a forgotten bias would change nothing there.
+    At the initial values, mixing matrices are symmetric, streams equal and many biases zero, so a
+    transposed matrix or a missing bias would change nothing.
     """
 
     def amount(name: str) -> float:
-        # Far enough to matter, and not so far that 24 layers of hc overflow float32.
+        # Large enough to matter, and too small for 24 layers of hc to overflow float32.
         return 0.5 if name.startswith("connection.") else 0.2
 
     rng = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def parameters_off_symmetry(problem: Problem, seed: int = 12345) -> Params:
 
 
 def oracle_loss(problem: Problem, params: Params, batch: Batch) -> float:
-    """The float64 loss on given parameters."""
+    """The float64 loss at the given parameters."""
     ops = NumpyOps()
     exact = {name: ops.asarray(value) for name, value in params.items()}
     output = problem.network.forward(ops, exact, batch.inputs)
@@ -92,9 +92,9 @@ def oracle_loss(problem: Problem, params: Params, batch: Batch) -> float:
 def first_step(
     trainer: Trainer, problem: Problem, batch: Batch, scheduled: ScheduledValues = STEADY
 ) -> tuple[dict[str, np.ndarray], Params]:
-    """What a trainer measured in its first step, and the gradients of every parameter.
+    """(Measurements of a trainer's first step, the gradient of each parameter by name).
 
-    Averages began at zero: AdamW's holds 1 − β1 of the clipped gradient, Muon's 1 − momentum.
+    Averages start at zero: AdamW's is 1 − β1 times the clipped gradient, Muon's 1 − momentum times.
     """
     trainer.step([batch], scheduled)
     measured = {name: values[0] for name, values in trainer.collect().items()}
@@ -118,9 +118,9 @@ def gradient_errors(
 ) -> Iterator[tuple[float, str, str]]:
     """(relative error, backend, parameter) of gradients `found[backend][name]` of `loss(params)`.
 
-    The slope along a gradient's own direction is its length, if it is the gradient; along a random
-    direction through all parameters it also sees what is missing. To each length `floor / rel` is
-    added, so that an error of `floor` is within `rel` of anything.
+    The slope of the loss along a correct gradient is the gradient's length. The slope along a
+    random direction through all parameters also reveals missing parts. `floor / rel` is added to
+    each length, so that an absolute error of `floor` is always within `rel`.
     """
 
     def slope_along(directions: Params) -> float:
@@ -150,16 +150,16 @@ def gradient_errors(
 
 
 def _optimizer_config(problem: Problem) -> OptimizerConfig:
-    """Which rule and rate each parameter has."""
+    """Optimiser settings of a problem."""
     return optimizer_config(problem.spec, problem.network.parameters())
 
 
 def update_error(
     problem: Problem, params: Params, state: Params, scheduled: ScheduledValues
 ) -> float:
-    """How far a first step's `state` is from the optimiser's in float64, in learning rates.
+    """Maximum error of parameters after a first step, relative to float64, in learning rates.
 
-    By the gradients that it kept in `m`, as they were clipped.
+    The float64 step uses the clipped gradients, recovered from `m` in `state`.
     """
     errors, update = [], _optimizer_config(problem)
     for group in update.groups:
@@ -178,14 +178,14 @@ def update_error(
 
 
 def check_step(backend: Backend, spec: Spec) -> tuple[dict[str, float], str]:
-    """(the errors that ALLOWED bounds, whose gradient is furthest off) of a step on a device."""
+    """(Errors by the keys of ALLOWED, parameter with the largest gradient error) of one step."""
     problem, batch, scheduled = Problem(spec), example_batch(spec), schedule_at(spec, 0)
     params = parameters_off_kinks(problem, batch)
     trainer = trainer_for(problem, backend, params)
     measured, gradients = first_step(trainer, problem, batch, scheduled)
     expected = oracle_loss(problem, params, batch)
-    # A scalar's gradient may be what cancellation leaves of a term for each number of a stream:
-    # n independent roundings of order-one terms add up to √n·2⁻²⁴.
+    # A scalar's gradient may be a sum of order-one terms that cancel, one for each entry of a
+    # stream: their n independent roundings add up to √n·2⁻²⁴.
     n = sum(np.size(x) for x in batch.inputs.values()) * problem.network.connection.context.width
     errors = gradient_errors(
         lambda p: oracle_loss(problem, p, batch),

@@ -1,8 +1,8 @@
-"""Processes that have loaded what jobs need, and fork for every job.
+"""Preloaded processes that fork for every job.
 
 Loading PyTorch takes longer than training a small cell, and loading matplotlib as long as a figure.
-So a workflow on one Linux machine starts a process for each backend and one for reports, and a fork
-of it does the work of a job:
+So a workflow on one Linux machine starts a process for each backend and one for reports. A fork of
+such a process does the work of a job:
 
     snakemake ── fathom job ──(socket)── loaded process
                                               └── fork: works, prints to the job's own log
@@ -10,10 +10,10 @@ of it does the work of a job:
 The job waits for the fork and exits with its status. If the job is killed, the fork ends. If the
 workflow is killed, the loaded process's standard input is closed, and it ends. A job that finds no
 loaded process loads everything itself, with the same results. This module imports only the
-standard library: the process of a job has to start quickly.
+standard library, because the process of a job has to start quickly.
 
-Only on Linux, and for jobs of one thread: no backend then starts a thread when it is loaded, and a
-fork keeps only the thread that forked.
+This works only on Linux and for jobs of one thread: a fork keeps only the thread that forked, and
+no backend starts threads on import for such jobs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import NoReturn
 
 FOLDER = "FATHOM_PRELOAD"
-"""Environment variable: the folder of the sockets, named after their backends, and REPORTS."""
+"""Environment variable: folder of the sockets, each named after its backend or REPORTS."""
 
 REPORTS = "reports"
-"""The process for these commands …"""
+"""Name of the process for the commands in OF_REPORTS."""
 OF_REPORTS = (
     "tables", "claims", "figures", "overview-figures", "cell-figures", "report", "page", "paper",
     "verify",
@@ -52,39 +52,39 @@ MODULES = (
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "vl_convert", "typst",
     "scipy.stats",
 )  # fmt: skip
-"""… and what it loads, as far as it is installed."""
+"""Modules that the process for reports loads, if installed."""
 
 DELEGATED = ("job", "replay", *OF_REPORTS)
-"""The commands that look for a loaded process."""
+"""Commands that look for a loaded process."""
 
 MESSAGE_BYTES = 1 << 20
 ACCEPTED, STARTED = b"accepted", b"started"
 
 KILLED = 128 + 9
-"""The exit status of a job whose fork ended without one, as of a process that was killed."""
+"""Exit status of a job whose fork ended without one, the same as of a killed process."""
 
 ANSWER_SECONDS, LOADING_SECONDS = 10, 60
-"""How long a job waits for a loaded process to accept it, and then to have loaded the framework."""
+"""Maximum seconds that a job waits to be accepted, and then for the framework to be loaded."""
 
 
 # --- the workflow's side -----------------------------------------------------------------------
 
 
 def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
-    """Start a process for each backend, and one for reports; later jobs will find them.
+    """Start a process for each backend, and one for reports, for later jobs to find.
 
-    They load nothing until the first job connects, and end with the calling process, even if that
-    is killed. Does nothing on systems other than Linux, or for jobs of several threads.
+    They load nothing until the first job connects, and end with the calling process, even if it is
+    killed. Does nothing on systems other than Linux, or for jobs of several threads.
     """
     if sys.platform != "linux" or threads > 1:
         return
-    folder = tempfile.mkdtemp(prefix="fathom-")  # nobody else can enter it
+    folder = tempfile.mkdtemp(prefix="fathom-")  # accessible to this user only
     os.environ[FOLDER] = folder
     for name in (*backends, REPORTS):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
                 listener.bind(f"{folder}/{name}")
-            except OSError:  # the path is too long for a socket, perhaps: jobs will find none
+            except OSError:  # such as a path too long for a socket: jobs will find none
                 continue
             listener.listen(128)
             watched, _ = os.pipe()  # its other end is closed when this process ends
@@ -142,7 +142,7 @@ def delegate(arguments: Sequence[str]) -> int | None:
 
 
 def process_for(arguments: Sequence[str]) -> str:
-    """The loaded process that a command needs. Raises LookupError or ValueError if none does."""
+    """Name of the process for a command. Raises LookupError or ValueError if there is none."""
     command, *rest = arguments
     if command in OF_REPORTS:
         return REPORTS
@@ -169,7 +169,7 @@ def main() -> None:
 
 @cache  # once
 def load(name: str, mlx_blas: str) -> None:
-    """Load what jobs of a backend need, or commands of reports."""
+    """Load the modules that jobs of a backend, or commands of reports, need."""
     if name == REPORTS:
         for module in MODULES:
             with contextlib.suppress(ModuleNotFoundError):
@@ -180,7 +180,7 @@ def load(name: str, mlx_blas: str) -> None:
 
 
 def load_backend(backend: str, mlx_blas: str) -> None:
-    """Load what training needs, and compute the code hashes of what was loaded."""
+    """Load the modules that training needs, and compute their code hashes."""
     from fathom import backends, tasks
     from fathom.models.connections import loops
     from fathom.runs import code_hash, progress, training  # noqa: F401
@@ -214,7 +214,7 @@ def serve(listener: socket.socket, name: str, mlx_blas: str) -> socket.socket | 
 
 
 def serve_job(job: socket.socket) -> NoReturn:
-    """Run the command of the job at the other end of the socket, and end when that ends."""
+    """Run the command of the job at the other end of the socket; exit then, or when it ends."""
     message, descriptors, _, _ = socket.recv_fds(job, MESSAGE_BYTES, 3)
     request = json.loads(message)
     for standard, descriptor in enumerate(descriptors):
@@ -226,17 +226,17 @@ def serve_job(job: socket.socket) -> NoReturn:
     sys.argv[1:] = request["arguments"]
     try:
         job.send(STARTED)
-    except OSError:  # it was killed, or has given up
+    except OSError:  # the job was killed, or has given up
         leave(1)
     threading.Thread(target=_end_with, args=[job], daemon=True).start()
     status = run()
-    flush()  # the other end closes once it knows how this ended
+    flush()  # the job closes its end once it has the status
     job.send(bytes([status]))
     leave(status)
 
 
 def _end_with(job: socket.socket) -> None:
-    """Exit when the job closes its end: it was killed, as it sends nothing more."""
+    """Exit when the job closes its end of the socket, which means that it was killed."""
     with contextlib.suppress(OSError):
         job.recv(1)
     os._exit(1)
@@ -253,20 +253,20 @@ def run() -> int:
         cli.main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception:  # noqa: BLE001, of any kind, as Python itself ends with it
+    except Exception:  # noqa: BLE001, any error, reported as Python itself does
         traceback.print_exc()
         return 1
     return 0
 
 
 def leave(status: int) -> NoReturn:
-    """Exit at once: to unload a framework in good order takes half a second."""
+    """Exit at once: unloading a framework in good order takes half a second."""
     flush()
     os._exit(status)
 
 
 def flush() -> None:
-    """Hand on what was printed."""
+    """Flush standard output and standard error."""
     sys.stdout.flush()
     sys.stderr.flush()
 

@@ -1,7 +1,7 @@
-"""Settings: mappings that people write, validated, and the kinds of value in them.
+"""Settings: validated mappings that users write, and the types of their values.
 
-Every file that a user may edit is read through these. An error is one line with the file, the key
-and the fix.
+Every file that a user may edit is read through this module. An error is one line with the file, the
+key and the fix.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from fathom.system.text import printable
 
 
 class ConfigError(UserError, ValueError):
-    """Settings that cannot be used. The message has one line per problem."""
+    """Error for invalid settings. The message has one line per problem."""
 
 
 Entry = TypeVar("Entry")
 
 
 class Registry(dict[str, Entry]):
-    """Alternatives by the name that config.yaml gives them.
+    """Alternatives by their name in config.yaml.
 
     Adding an entry changes no computation, so it makes no run stale (`fathom.runs.code_hash`).
     """
@@ -56,20 +56,20 @@ class Registry(dict[str, Entry]):
 # --- messages -----------------------------------------------------------------------------------
 
 MAX_LISTED = 40
-"""The most names in one message."""
+"""Maximum number of names in one message."""
 
 MAX_PROBLEMS = 20
-"""The most problems in one error."""
+"""Maximum number of problems in one error."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message, as in "; did you mean 'mhc'?"; empty if no name is similar."""
+    """End of a message, such as "; did you mean 'mhc'?"; empty if no name is similar."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{match[0]}'?" if match else ""
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """The message for a name or number that is not among the known ones."""
+    """Message for an unknown name or number."""
     names = list(map(str, known))
     similar = did_you_mean(name, names) if isinstance(name, str) else ""
     listed = join_values(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
@@ -82,7 +82,7 @@ def join_values(values: Iterable[object]) -> str:
 
 
 def join_problems(problems: Iterable[str]) -> str:
-    """The first problems, one per line, and whether there are more."""
+    """The first MAX_PROBLEMS problems, one per line, and a note if there are more."""
     lines = list(islice(problems, MAX_PROBLEMS + 1))
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS] = f"and more: these are the first {MAX_PROBLEMS} problems"
@@ -94,7 +94,7 @@ _repr.maxlevel, _repr.maxstring, _repr.maxother = 2, 60, 60
 
 
 def short_repr(value: object) -> str:
-    """The value in a few characters."""
+    """Short representation of a value."""
     return _repr.repr(value)
 
 
@@ -108,14 +108,14 @@ def _refuse_bool(value: object) -> object:
 
 
 def _refuse_unquoted(value: object) -> object:
-    """YAML reads no, 12 and null as something other than text."""
+    """Refuse values that YAML does not read as text, such as no, 12 and null."""
     if value is None or isinstance(value, bool | int | float):
         raise ValueError(f"must be text, but YAML reads {short_repr(value)}; put it in quotes")
     return value
 
 
 NULLS = (None, "null")
-"""How null arrives: `snakemake --config depths=null` passes the text."""
+"""Spellings of null: `snakemake --config depths=null` passes the text."""
 
 
 def _parse_null(value: object) -> object:
@@ -123,7 +123,7 @@ def _parse_null(value: object) -> object:
 
 
 def _parse_path(name: str, kind: str) -> str:
-    """The path of a file or folder without `~`, `//` or a trailing `/`. It need not exist.
+    """Path of a file or folder, without `~`, `//` or a trailing `/`. It need not exist.
 
     Snakemake reads braces as wildcards, and programs read a leading hyphen as an option.
     """
@@ -146,14 +146,14 @@ def _parse_path(name: str, kind: str) -> str:
 
 
 def _refuse_unprintable(value: object) -> object:
-    """For text from strangers: it must not control a terminal or mislead a reader."""
+    """Refuse untrusted text that could control a terminal or mislead a reader."""
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("must not hold control characters, marks of direction or line breaks")
     return value
 
 
 def one_of(kind: str, names: Iterable[str]) -> AfterValidator:
-    """Refuses a name that is not among `names`, with a suggestion."""
+    """Validator that refuses names outside of `names`, with a suggestion."""
     known = sorted(names)
 
     def check(name: str) -> str:
@@ -165,7 +165,7 @@ def one_of(kind: str, names: Iterable[str]) -> AfterValidator:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """The values of an axis. Raises ValueError if there are none, or one is listed twice."""
+    """Values of an axis. Raises ValueError if there are none, or if one is listed twice."""
     if not values:
         raise ValueError("must list at least one value")
     value, count = Counter(values).most_common(1)[0]
@@ -175,9 +175,9 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def either(value: Any, mapping: Any) -> Any:  # noqa: ANN401, types
-    """The type of a setting that is one value, or a mapping.
+    """The type of a setting that is either one value or a mapping.
 
-    What was written decides which of the two an error is about.
+    The form of the input decides which of the two an error describes.
     """
     return Annotated[
         Annotated[value, Tag(VALUE)] | Annotated[mapping, Tag(MAPPING)],
@@ -187,12 +187,12 @@ def either(value: Any, mapping: Any) -> Any:  # noqa: ANN401, types
 
 VALUE, MAPPING = "|value", "|mapping"
 
-# Pydantic reads '12' as 12, and on, off, yes and no as flags, in text too: that is how
-# `snakemake --config` passes them. It also reads 2e-3, which YAML 1.1 takes for text.
-# Constraints stand before the validator, as only these get into the JSON schema.
+# Pydantic also reads text: '12' as 12, and on, off, yes and no as flags, because
+# `snakemake --config` passes text. It reads 2e-3 too, which is text in YAML 1.1.
+# Constraints precede the validator, since only then the JSON schema includes them.
 NO_BOOL = BeforeValidator(_refuse_bool)
 Whole = Annotated[int, Field(le=2**53), NO_BOOL]
-"""An integer that a float holds exactly."""
+"""An integer that float64 represents exactly."""
 Flag = bool
 Positive = Annotated[int, Field(gt=0, le=2**53), NO_BOOL]
 NonNegative = Annotated[int, Field(ge=0, le=2**53), NO_BOOL]
@@ -200,25 +200,25 @@ Number = Annotated[float, Field(allow_inf_nan=False), NO_BOOL]
 Unique = AfterValidator(distinct)
 PLAIN = AfterValidator(_refuse_unprintable)
 PlainText = Annotated[str, Field(max_length=500), PLAIN]
-"""Text from strangers that is safe on a terminal and, with its Markdown escaped, in a report."""
+"""Untrusted text that is safe on a terminal and, with its Markdown escaped, in a report."""
 TableText = Annotated[str, Field(max_length=500, pattern=r"^([^=+\-@]|$)"), PLAIN]
-"""The same for a table: a spreadsheet would compute what begins with one of these."""
+"""Untrusted text that is safe in a table: a spreadsheet would evaluate a leading =, +, - or @."""
 Nullable = BeforeValidator(_parse_null)
 QUOTED = BeforeValidator(_refuse_unquoted)
 Text = Annotated[str, QUOTED]
 OneLine = Annotated[Text, AfterValidator(lambda text: " ".join(text.split()))]
-"""Text that YAML may fold: a line break would end a row of a report's table, or begin a heading."""
+"""Text joined to one line: a line break would end a table row of a report or begin a heading."""
 Folder = Annotated[Text, AfterValidator(partial(_parse_path, kind="folder"))]
 File = Annotated[Text, AfterValidator(partial(_parse_path, kind="file"))]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=64), QUOTED]
-"""The name of a variant: a part of paths."""
+"""Name of a variant, which is part of paths."""
 
 
 # --- mappings -----------------------------------------------------------------------------------
 
 
 class Settings(BaseModel):
-    """A mapping of settings: immutable, and unknown keys are refused by name."""
+    """Immutable mapping of settings that refuses unknown keys by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -243,10 +243,10 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 def validate(
     model: type[AnySettings], data: object, source: str = "", place: Sequence[str] = ()
 ) -> AnySettings:
-    """Data as settings of the given class. Raises ConfigError, one line per problem.
+    """Data as settings of the given class. Raises ConfigError with one line per problem.
 
     A line names `source` and the key, as in 'config.yaml: studies.depth.steps: …'; `place` is the
-    path of keys in the source at which the data stands.
+    path of keys to the data in the source.
     """
     try:
         return model.model_validate(data)
@@ -258,7 +258,7 @@ def validate(
 def _line(problem: Mapping[str, Any], source: str, place: Sequence[str]) -> str:
     keys = [*place, *(key for key in problem["loc"] if key not in (VALUE, MAPPING, "[key]"))]
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] != "value_error":  # our own may begin with a key
+    if problem["type"] != "value_error":  # our own messages may begin with a key
         message = message[:1].lower() + message[1:]
     if problem["type"] not in ("missing", "value_error"):
         message += f", but is {short_repr(problem['input'])}"
@@ -273,7 +273,7 @@ def _line(problem: Mapping[str, Any], source: str, place: Sequence[str]) -> str:
 def deep_merge(
     base: Mapping[str, Any], overlay: Mapping[str, Any], *, kinds: bool = False
 ) -> dict[str, Any]:
-    """`overlay` over `base`: mappings key by key, anything else as a whole.
+    """Merge `overlay` over `base`: mappings key by key, other values as a whole.
 
     With `kinds`, a name in `base` is short for {kind: name}, and a mapping of another kind replaces
     the whole.

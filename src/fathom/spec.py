@@ -1,4 +1,4 @@
-"""Cells and specs: one point of a study's grid, and every number that its training uses."""
+"""Cells, the points of a study's grid, and specs, all settings of a cell's training."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fathom.settings import (
 
 
 def _backends() -> tuple[str, ...]:
-    """The modules of `backends` that can train: neither the oracle nor helpers of a backend."""
+    """Names of the `backends` modules that can train: all but the oracle and helper modules."""
     files = (Path(__file__).parent / "backends").glob("[a-z]*.py")
     return tuple(sorted(f.stem for f in files if f.stem != "numpy" and "_" not in f.stem))
 
 
 BACKENDS = _backends()
-"""Every backend that can train, named after the framework it imports. Adding one adds a file."""
+"""Backends that can train, named after the framework they import. Add a file to add one."""
 
 MAX_DEPTH = 10_000
 
@@ -48,7 +48,7 @@ Below1 = Annotated[Number, Field(ge=0, lt=1)]
 
 
 class Muon(Settings):
-    """Muon for the matrices of the layers; AdamW keeps the rest."""
+    """Muon for the matrices of layers, AdamW for all other parameters."""
 
     lr: Rate = Field(0.02, description="rate of the matrices")
     momentum: Below1 = 0.95
@@ -61,7 +61,7 @@ class Muon(Settings):
 
 
 class Optimizer(Settings):
-    """AdamW, or Muon beside it. Whether AdamW corrects its bias is the recipe's affair."""
+    """AdamW, optionally with Muon. The recipe decides whether AdamW corrects its bias."""
 
     schedule: Literal["constant", "cosine", "linear_end"] = Field(
         "constant",
@@ -89,7 +89,7 @@ class Optimizer(Settings):
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One point of the grid: what one training job computes."""
+    """One point of the grid, computed by one training job."""
 
     study: str
     depth: int
@@ -98,12 +98,12 @@ class Cell:
     seed: int
 
     def path(self) -> str:
-        """Its folder below the folder of runs."""
+        """Path of its folder, relative to the folder of runs."""
         return f"{self.study}/{self.depth}L/{self.variant}/{self.backend}/seed{self.seed}"
 
     @classmethod
     def parse(cls, path: str) -> Cell:
-        """The inverse of `path`. Raises ValueError on anything that `path` does not write."""
+        """The inverse of `path`. Raises ValueError for text that `path` does not return."""
         match = re.fullmatch(
             r"([a-z][a-z0-9-]*)/([1-9][0-9]*)L/([a-z0-9_]+)/([a-z]+)/seed(0|[1-9][0-9]*)", path
         )
@@ -117,14 +117,14 @@ class Cell:
 
 
 class Spec(Settings):
-    """Every number that one run depends on; equal specs mean equal computations.
+    """All settings that a run depends on; equal specs mean equal computations.
 
-    `fathom.tasks.parse_spec` reads one of JSON.
+    `fathom.tasks.parse_spec` reads a spec from JSON.
     """
 
     task: Text
     model: SerializeAsAny[Settings]
-    """The settings of the task's model, already checked by the task."""
+    """Settings of the task's model, already validated by the task."""
     study: str
     depth: Depth
     variant: Label
@@ -150,5 +150,5 @@ class Spec(Settings):
         return json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
 
     def hash(self) -> str:
-        """Sixteen hexadecimal digits that change whenever any number does."""
+        """Hash of all settings, in sixteen hexadecimal digits."""
         return hashlib.sha256(self.json().encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Residual connections as a PyTorch module, for networks of one's own: docs/library.md."""
+"""Residual connections as a PyTorch module for your own networks: docs/library.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ResidualConnection"]
 
 
 class ResidualConnection(Verbs, nn.Module):
-    """The parameters of a residual connection around `layers` functions, and its verbs.
+    """Parameters and verbs of a residual connection around `layers` functions.
 
         c = ResidualConnection("mhc_paper", layers=24, width=128)
         state = c.open(x)  # x […, 128]
@@ -45,17 +45,17 @@ class ResidualConnection(Verbs, nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """`scheme`: a name of docs/schemes.md, or settings, as a study has in `connection`.
+        """`scheme`: a name from docs/schemes.md, or settings as in a study's `connection`.
 
-        `layers`: how many functions are wrapped. `width`: channels, the last axis. `streams`: S,
-        where the settings have none. `seed`: of the initial parameters. `per_block`: how many
-        functions make a block; `layers` is a multiple of it. `pooled_axes`: how many axes before
-        the channels a dynamic connection averages over, 2 for images [B, H, W, C]. `has_residual`:
-        whether branches do add their input, which connections without streams have to know.
-        `takes_apart`: whether the branch that begins a block is an attention, branch(q, k, v) where
-        the connection `reads_apart`.
+        `layers`: number of wrapped functions. `width`: channels, the last axis. `streams`: S, if
+        the settings have none. `seed`: seed of the initial parameters. `per_block`: number of
+        functions in a block; divides `layers`. `pooled_axes`: number of axes before the channels
+        over which a dynamic connection averages, 2 for images [B, H, W, C]. `has_residual`: whether
+        branches add their input to their output themselves; some connections depend on it.
+        `takes_apart`: whether the first branch of a block is an attention, called as
+        branch(q, k, v) if the connection `reads_apart`.
 
-        Raises ConfigError, a ValueError, with the key and the fix.
+        Raises ConfigError, a ValueError, that names the key and the fix.
         """
         super().__init__()
         self.connection = connection_for(
@@ -78,7 +78,7 @@ class ResidualConnection(Verbs, nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every parameter to its initial value again."""
+        """Reset every parameter to its initial value."""
         with torch.no_grad():
             for name, value in self._initial(self.seed).items():
                 fill(self.get_parameter(name), torch.from_numpy(value))
@@ -86,7 +86,7 @@ class ResidualConnection(Verbs, nn.Module):
     forward = Verbs.through
 
     def _arrays(self) -> dict[str, Tensor]:
-        # Each by its name, as a parametrisation, a pruned or a replicated module has it.
+        # By attribute, which parametrised, pruned and replicated modules replace.
         return {name: getattr(self, name) for name in self._names}
 
     def _set(self, values: Mapping[str, Tensor]) -> None:
@@ -111,9 +111,9 @@ class ResidualConnection(Verbs, nn.Module):
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:
-    """Give a parameter a value of its shape, also where FSDP2 has spread it over processes."""
+    """Set a parameter to a value of its shape, also if FSDP2 has sharded it over processes."""
     if hasattr(parameter, "device_mesh"):
-        from torch.distributed.tensor import distribute_tensor  # it takes half a second to load
+        from torch.distributed.tensor import distribute_tensor  # importing takes half a second
 
         value = value.to(parameter.device, parameter.dtype)
         value = distribute_tensor(value, parameter.device_mesh, parameter.placements)
@@ -121,17 +121,17 @@ def fill(parameter: Tensor, value: Tensor) -> None:
 
 
 class ExportedOps(TorchOps):
-    """Ops for `torch.export`, which takes any number of tokens with them."""
+    """Ops for `torch.export` with a dynamic number of tokens."""
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         found = torch.reshape(x, shape)
-        # Of axes T and C that are joined PyTorch writes the stride as Min(C, C·T). It then cannot
-        # tell that memory is contiguous, and fixes T. A copy has the plain stride.
+        # PyTorch writes the stride of joined axes T and C as Min(C, C·T). It then cannot prove
+        # that memory is contiguous, and fixes T. A copy has the plain stride.
         joins = len(shape) < x.ndim
         return found.clone(memory_format=torch.contiguous_format) if joins else found
 
 
 @cache
 def kept_ops(kind: type[TorchOps], device: torch.device, dtype: torch.dtype) -> TorchOps:
-    """Primitives of a device in a float type: kept, as they keep its constants."""
+    """Cached primitives of a device in a float type; they cache the device's constants."""
     return kind(device, dtype)

@@ -1,7 +1,7 @@
-"""The one training loop: batches, steps, metrics.
+"""The training loop: batches, steps, metrics.
 
-It writes nothing. It yields rows of metrics as they come off the device, and offers the state
-from which it can go on; `fathom.runs` keeps both.
+The loop writes no files. It yields rows of metrics as the device returns them, and the trainer,
+whose state is needed to resume; `fathom.runs` saves both.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fathom.optimizers import optimizer_config, schedule_at
 from fathom.tasks import Problem
 
 CHUNK_STEPS = 10
-"""Steps between two looks at the device: metrics come back, and a checkpoint may be taken."""
+"""Steps between two transfers of metrics from the device; a checkpoint may follow each."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Where an interrupted training stood: the trainer's state and every row up to it."""
+    """Point at which training was interrupted: the trainer's state and all rows so far."""
 
     state: dict[str, np.ndarray]
     rows: list[Row]
@@ -31,29 +31,29 @@ class Resume:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What the loop hands over every few steps."""
+    """Metrics of the latest steps, and the trainer after them."""
 
     rows: list[Row]
     trainer: Trainer
 
 
 def trainer_for(problem: Problem, backend: Backend, params: dict[str, np.ndarray]) -> Trainer:
-    """The problem's trainer, at the given parameters."""
+    """Trainer of a problem, starting at the given parameters."""
     config = optimizer_config(problem.spec, problem.network.parameters())
     return backend.trainer(params, problem.objective(backend.ops), config)
 
 
 def take_step(problem: Problem, trainer: Trainer, step: int) -> None:
-    """One step of the optimiser, on the step's batches."""
+    """Take one optimiser step on the batches of that step."""
     trainer.step(problem.batches(step), schedule_at(problem.spec, step))
 
 
 def train(problem: Problem, backend: Backend, resume: Resume | None = None) -> Iterator[Chunk]:
-    """Train one cell, yielding its rows as they come; with `resume`, go on from there.
+    """Train one cell and yield its rows as they arrive; with `resume`, continue from there.
 
-    The first chunk is a single step, so that its compilation does not blur the steps after it;
-    likewise after an interruption.
-    Non-finite numbers do not stop it: diverged training is data.
+    The first chunk, also after an interruption, is a single step, so that compilation does not
+    distort the timing of later steps.
+    Non-finite values do not stop training: diverged training is data.
     """
     spec = problem.spec
     params = problem.initial_parameters()
@@ -102,7 +102,7 @@ def train(problem: Problem, backend: Backend, resume: Resume | None = None) -> I
 
 
 def step_rows(problem: Problem, measured: dict[str, np.ndarray]) -> Iterator[Row]:
-    """The metrics of each step from what the device measured (see `Trainer.collect`)."""
+    """Metrics of each step from the device's measurements (see `Trainer.collect`)."""
     network, measured = problem.network, {**measured}
     steps = Steps(
         loss=measured.pop("loss").astype(np.float64),
@@ -117,7 +117,7 @@ def step_rows(problem: Problem, measured: dict[str, np.ndarray]) -> Iterator[Row
         if metric.when != "every step":
             continue
         compute = metric.compute or (lambda steps, name=name: steps.reports.get(name))
-        with np.errstate(all="ignore"):  # of diverged steps too
+        with np.errstate(all="ignore"):  # diverged steps may overflow
             values = compute(steps)
         if values is not None:
             kind = int if metric.whole else np.float64

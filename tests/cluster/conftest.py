@@ -17,14 +17,14 @@ class Cluster:
     environment: dict[str, str]
 
     def ask(self, *command):
-        """What one of Slurm's commands prints."""
+        """Output of a Slurm command."""
         return subprocess.check_output(command, env=self.environment, text=True)
 
     def waiting_or_running(self):
         return self.ask("squeue", "--noheader", "--format=%A").split()
 
     def submitted(self):
-        """What each job was submitted with, ended ones too, in the order of submission."""
+        """Fields of every job, also of ended ones, in the order of submission."""
         found = self.ask("scontrol", "show", "jobs", "--oneliner")
         jobs = (line.split() for line in found.splitlines() if line.startswith("JobId="))
         return [dict(word.partition("=")[::2] for word in words) for words in jobs]
@@ -37,8 +37,8 @@ def new_folder():
         pytest.skip(f"not installed: {', '.join(names)} (Debian: slurm-wlm and munge)")
 
     def make():
-        # Not in pytest's folder: the path of a socket may have 107 characters, and munge wants
-        # others to reach it.
+        # Not in pytest's folder: the path of a socket may have 107 characters, and munge requires
+        # that other users can reach it.
         folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
         folder.chmod(0o755)
         return folder

@@ -23,10 +23,10 @@ from pathlib import Path
 PROGRAM = Path(__file__)
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 SECONDS = 60
-"""No daemon takes as long to start or to end, unless it hangs."""
+"""Timeout of a daemon's start and end; only one that hangs exceeds it."""
 
 # No accounting, no cgroups. Two partitions; `main` is the default. A job is a group of processes:
-# as a tree (proctrack/linuxproc) it would lose what outlives its shell, such as a Snakemake that
+# a tree (proctrack/linuxproc) loses processes that outlive their shell, such as a Snakemake that
 # is told to end while it holds the lock that its signal handler takes.
 SETTINGS = """\
 ClusterName=tested
@@ -62,12 +62,12 @@ PartitionName=other Nodes={host} MaxTime=INFINITE State=UP
 
 
 def missing_programs() -> list[str]:
-    """Those of Slurm and munge that are not installed."""
+    """Programs of Slurm and munge that are not installed."""
     return [name for name in NEEDED if not found(name)]
 
 
 def found(name: str) -> str | None:
-    """The path of a program; daemons lie in folders that not every user searches."""
+    """The path of a program; daemons lie in folders outside the PATH of some users."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
@@ -81,7 +81,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def start(folder: Path) -> list[subprocess.Popen]:
-    """The daemons. Their node takes jobs a moment later."""
+    """Start the daemons; their node takes jobs a moment later."""
     for name in ("state", "spool"):
         (folder / name).mkdir()
     host = socket.gethostname().partition(".")[0]
@@ -92,7 +92,7 @@ def start(folder: Path) -> list[subprocess.Popen]:
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    # Snakemake hides SLURM_CONF, as all variables of that name, from the srun in its jobs.
+    # Snakemake hides SLURM_CONF, like all SLURM variables, from the srun in its jobs.
     srun = folder / "srun"
     srun.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {found("srun")} "$@"\n')
     srun.chmod(0o755)
@@ -105,7 +105,7 @@ def start(folder: Path) -> list[subprocess.Popen]:
 
 
 def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
-    """It stays in the foreground, so that its process is the one that is started here."""
+    """Start a daemon in the foreground, so that the returned process is its own."""
     with (folder / f"{name}.out").open("wb") as out:
         return subprocess.Popen(
             [found(name), *options], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
@@ -120,7 +120,7 @@ def takes_jobs() -> bool:
 
 
 def wait_until(condition: Callable[[], bool], daemons: list[subprocess.Popen]) -> None:
-    """Raises RuntimeError if a daemon ends or nothing happens."""
+    """Wait for a condition. Raises RuntimeError if a daemon ends, or after SECONDS."""
     end = time.monotonic() + SECONDS
     while not condition():
         ended = [daemon.args[0] for daemon in daemons if daemon.poll() is not None]
@@ -130,20 +130,20 @@ def wait_until(condition: Callable[[], bool], daemons: list[subprocess.Popen]) -
 
 
 def working_in(folder: Path) -> list[int]:
-    """Every other process whose working folder is this one or lies in it."""
+    """IDs of the other processes whose working folder is this one or lies in it."""
     processes = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             where = link.readlink()
         except OSError:
-            continue  # gone, or of somebody else
+            continue  # ended, or of another user
         if where.is_relative_to(folder):
             processes.append(int(link.parent.name))
     return [pid for pid in processes if pid != os.getpid()]
 
 
 def end_all(folder: Path) -> None:
-    """SIGKILL for whatever works in the folder. Raises RuntimeError if something outlives that."""
+    """Send SIGKILL to all processes in the folder. Raises RuntimeError if one survives."""
     end = time.monotonic() + SECONDS
     while processes := working_in(folder):
         if time.monotonic() > end:
@@ -155,7 +155,7 @@ def end_all(folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the cluster, and show the daemons' last words if it does not start."""
+    """Run the cluster, and show the end of its logs if it does not start."""
     folder = Path(sys.argv[1]).resolve()
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:

@@ -1,7 +1,7 @@
 """The workflow on a real Slurm cluster of one node, with the project's own profile.
 
-One workflow is told to stop, started again, loses its jobs, and ends with the tables and reports of
-a local one. The cluster has no accounting and no GPUs.
+One workflow is interrupted, started again, loses its jobs, and makes the tables and reports of a
+local one. The cluster has no accounting and no GPUs.
 """
 
 import json
@@ -52,7 +52,7 @@ ON_THE_CLUSTER = (
     "--latency-wait", "5",  # one disk; a job that is cancelled may wait this long for its files
 )  # fmt: skip
 SECONDS = 300
-"""Nothing here takes as long, unless it hangs."""
+"""Timeout of every wait; only a process that hangs exceeds it."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Workflow:
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *ALL, *arguments],
             cwd=self.folder, env=self.environment, stdout=log, stderr=log,
-            # A shell lets what it starts in the background ignore Ctrl-C, which these tests send.
+            # Background processes of a shell ignore Ctrl-C, which these tests send.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ class Workflow:
         return self.results / "runs" / cell
 
     def wait_for_checkpoint(self, process):
-        """Wait until the long cell has written one since now."""
+        """Wait until the long cell writes a new checkpoint."""
         since, end = time.time(), time.monotonic() + SECONDS
         while not self.last_checkpoint() > since:
             assert process.poll() is None, self.log()
@@ -104,7 +104,7 @@ def copy_of_project(folder, environment):
 
 @pytest.fixture(scope="module")
 def workflow(cluster):
-    """On the cluster, whose default is another partition than the one that is asked for."""
+    """Workflow on the cluster; it asks for another partition than the default."""
     folder = cluster.folder / "project"
     folder.mkdir()
     return copy_of_project(folder, {**cluster.environment, "SBATCH_PARTITION": "other"})
@@ -112,7 +112,7 @@ def workflow(cluster):
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """A local run, in the same seconds as those on the cluster."""
+    """(workflow, process) of a local run, at the same time as those on the cluster."""
     workflow = copy_of_project(tmp_path_factory.mktemp("local"), dict(os.environ))
     process = workflow.start("--workflow-profile", "ci", "--cores", "1")
     yield workflow, process
@@ -122,7 +122,7 @@ def local(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def interrupted(cluster, workflow):
-    """Ctrl-C while a cell trains. Returns the jobs that were submitted; none is left."""
+    """Send Ctrl-C while a cell trains. Returns the submitted jobs; none is left."""
     process = workflow.start(*ON_THE_CLUSTER)
     workflow.wait_for_checkpoint(process)
     process.send_signal(signal.SIGINT)
@@ -135,7 +135,7 @@ def interrupted(cluster, workflow):
 
 @pytest.fixture(scope="module")
 def finished(cluster, workflow, interrupted, local):
-    """The same command again; its jobs are cancelled once. Returns the jobs that it submitted."""
+    """Run the same command again and cancel its jobs once. Returns the submitted jobs."""
     process = workflow.start(*ON_THE_CLUSTER)
     workflow.wait_for_checkpoint(process)
     cluster.ask("scancel", *cluster.waiting_or_running())
@@ -144,7 +144,7 @@ def finished(cluster, workflow, interrupted, local):
 
 
 def test_cells_share_jobs_whose_time_limits_add_up(interrupted):
-    """10 minutes, 2000 MB and a CPU for each cell: config.yaml."""
+    """config.yaml asks for 10 minutes, 2000 MB and a CPU for each cell."""
     asked = sorted(
         (job["TimeLimit"], job["MinMemoryNode"], job["NumCPUs"], job["Partition"])
         for job in interrupted
@@ -152,7 +152,7 @@ def test_cells_share_jobs_whose_time_limits_add_up(interrupted):
     assert asked == [("00:10:00", "2000M", "1", "other"), ("00:20:00", "2000M", "1", "other")]
 
 
-def test_cancelled_jobs_run_again_and_go_on_from_their_checkpoint(workflow, finished):
+def test_cancelled_jobs_run_again_and_resume_from_their_checkpoint(workflow, finished):
     states = [job["JobState"] for job in finished]
     assert "CANCELLED" in states
     assert states[-1] == "COMPLETED"
@@ -162,8 +162,8 @@ def test_cancelled_jobs_run_again_and_go_on_from_their_checkpoint(workflow, fini
     assert 0 < first < second < STEPS
 
 
-def test_tables_and_reports_are_those_of_a_local_run(workflow, finished, local):
-    """Every byte of reports and learned numbers, and every column of rows that is no clock."""
+def test_tables_and_reports_equal_a_local_run(workflow, finished, local):
+    """Equal bytes of reports and learned numbers, equal columns of rows except times."""
     there, process = local
     there.finish(process)
     names = files_of(there)
@@ -176,8 +176,8 @@ def test_tables_and_reports_are_those_of_a_local_run(workflow, finished, local):
 def files_of(workflow):
     """Tables, reports, and the runs that they were made from.
 
-    Without manifests, which say when and how often a training ran and how much memory it used, and
-    without verdicts, which name a manifest by its hash.
+    Manifests are left out, since they say when and how often a training ran and how much memory it
+    used; so are verdicts, since they name a manifest by its hash.
     """
     patterns = ("*.md", "studies/*.md", "tables/*.csv*", "tables/studies/*/*", "runs/*/*/*/*/*/*")
     found = [file for pattern in patterns for file in workflow.results.glob(pattern)]

@@ -1,4 +1,4 @@
-"""What the tests of faults share: folders to work in, and commands that can be killed."""
+"""Helpers for fault tests: project folders, and commands that can be killed."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from run_helpers import TINY, numbers_of, read_csv, read_manifest, without_times
 
 STUDY = {**TINY, "variants": ["mhc"], "backends": list(installed_backends()), "steps": 600}
 SECONDS = 300
-"""No command here takes as long, unless it hangs."""
+"""Time limit for a command, which only a hang exceeds."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Project:
 
     @property
     def config(self):
-        """As fathom reads it, with results that can be found from any folder."""
+        """The config as fathom reads it, with an absolute path to the results."""
         files = dict.fromkeys([self.folder / "config.yaml", self.folder / self.config_file])
         return load_config(list(files), {"results": str(self.results)})
 
@@ -40,7 +40,7 @@ class Project:
         return self.folder / yaml.safe_load(text)["results"]
 
     def start(self, *arguments):
-        """`python ARGUMENTS` in a process group of its own, to be killed with all its jobs."""
+        """Start `python ARGUMENTS` in a new process group, to be killed with all its jobs."""
         return subprocess.Popen(
             [sys.executable, *arguments],
             cwd=self.folder,
@@ -48,12 +48,12 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # A shell lets what it starts in the background ignore Ctrl-C.
+            # A shell makes its background processes ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments):
-        """(exit status, what was printed) of `python ARGUMENTS`, left to finish."""
+        """(exit status, output) of `python ARGUMENTS`, run to its end."""
         process = self.start(*arguments)
         printed, _ = process.communicate(timeout=SECONDS)
         return process.returncode, printed
@@ -65,7 +65,7 @@ class Project:
         return done.returncode, done.stdout + done.stderr
 
     def train_all(self, *arguments):
-        """Train what is left; nothing may go wrong."""
+        """Train all remaining cells, without an error."""
         status, printed = self.run_forked("-m", "fathom", "train-all", *arguments)
         assert status == 0, printed
         return printed
@@ -122,12 +122,12 @@ def the_cell(project):
 
 
 def quickest_backend():
-    """For what no backend has a part in: MLX starts in less than half the time of PyTorch."""
+    """The backend for tests that need any: MLX starts in less than half the time of PyTorch."""
     installed = installed_backends()
     return "mlx" if "mlx" in installed else installed[0]
 
 
 def kill(process):
-    """SIGKILL for a process and every job that it has started."""
+    """Send SIGKILL to a process and every job that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""A disk that fills up: a clear error, nothing half written, and nothing older is lost."""
+"""A full disk: a clear error, no partial files, and no loss of older files."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ STEP = 80 * KIB
 
 @pytest.fixture
 def disk(tmp_path):
-    """The folder of a small file system, where mounting one is allowed."""
+    """The folder of a small file system; skips if mounting fails."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
@@ -37,7 +37,7 @@ def disk(tmp_path):
 
 
 def fill(disk, free):
-    """Take up all of the disk but so many bytes."""
+    """Fill the disk up to `free` bytes."""
     (disk / "ballast").unlink(missing_ok=True)
     status = os.statvfs(disk)
     size = status.f_bavail * status.f_frsize - free
@@ -45,7 +45,7 @@ def fill(disk, free):
 
 
 def assert_full(status, printed):
-    """What a command leaves that the disk has no room for: its progress, and one line more."""
+    """Check that a command failed on a full disk with one error line, and return the line."""
     assert status == 1, printed
     assert "Traceback" not in printed
     (line,) = [line for line in printed.splitlines() if line.startswith("fathom: ")]
@@ -62,7 +62,7 @@ def contents(folder):
 
 
 def half_written(folder):
-    """Temporary files, which an error (unlike a kill) has no reason to leave."""
+    """Temporary files, which an error, unlike a kill, must not leave."""
     return list(folder.rglob("*.tmp"))
 
 
@@ -81,13 +81,13 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def trained(made, disk, tmp_path):
-    """The same with its results on the disk."""
+    """The same, with results on the small disk."""
     shutil.copytree(made.results, disk / "results")
     return project_of_two(tmp_path / "project", results=disk / "results")
 
 
-def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk):
-    """With more and more room, so that each of the files in turn is the one that does not fit."""
+def test_training_that_fills_the_disk_reports_it_and_spoils_nothing(trained, disk):
+    """The free space grows, so that each file in turn is the first that does not fit."""
     first, second = trained.config.cells()
     earlier = contents(trained.cell_folder(first))
     too_small = 0
@@ -109,7 +109,7 @@ def test_a_training_that_fills_the_disk_says_so_and_spoils_nothing(trained, disk
     assert trained.validate(second).status == "measured"
     assert {file.name for file in trained.cell_folder(second).iterdir()} == ARRIVED
 
-    # It went on from one disk to the next; with room from the beginning, the numbers are the same.
+    # Training resumed after every failure gives the numbers of an uninterrupted training.
     in_pieces = trained.numbers(second)
     shutil.rmtree(trained.cell_folder(second))
     (disk / "ballast").unlink()

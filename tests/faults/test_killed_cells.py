@@ -1,4 +1,4 @@
-"""A cell that is killed goes on, and ends with the numbers of one that was not."""
+"""A killed cell resumes, and ends with the numbers of an uninterrupted one."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ def assert_same_numbers(project, other):
     assert project.numbers(cell) == other.numbers(cell)
 
 
-# --- around every file that is written -----------------------------------------------------------
+# --- kills at every written file -----------------------------------------------------------------
 
 DIE_AT_RENAME = """
 import os, signal, sys
@@ -45,15 +45,15 @@ Path.replace = rename_or_die
 sys.argv = ["fathom", "train-all"]
 main()
 """
-"""Every file gets its name by a rename: die at one of them, in its content or after it."""
+"""Program that dies at the n-th rename of a file: before it, with half the file, or after."""
 
 COMPLETE = 2 + 4
 FILES_WRITTEN = COMPLETE + 1
-"""By a training of 25 steps: checkpoints after 11 and 21, the files of the run, and its verdict."""
+"""Files of a training of 25 steps: checkpoints after 11 and 21, 4 of the run, and its verdict."""
 
 
-def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older_run(tmp_path):
-    """A stale run is replaced; numbers are those of a training that was not killed."""
+def test_kill_at_any_file_leaves_no_partial_run_and_no_mixture_with_an_older_run(tmp_path):
+    """A stale run is replaced; numbers equal those of an uninterrupted training."""
     backend = quickest_backend()
     old, whole = (
         tiny_project(tmp_path / name, backends=[backend], steps=steps)
@@ -76,12 +76,12 @@ def test_a_kill_around_any_file_leaves_nothing_half_and_no_mixture_with_an_older
         project.train_all()
         assert_same_numbers(project, whole)
         left = {file.name for file in project.cell_folder(cell).iterdir()}
-        # A run that was complete when it was killed is not touched again: it may lack its verdict,
-        # and keep what that was written to.
+        # A run that was complete before the kill is not touched again: it may lack its verdict,
+        # and keep a temporary file of the verdict.
         if expected == "measured":
             left = {name for name in left if name[0] != "."} | {"verdict.json"}
         assert left == ARRIVED
-    # And there are no more than these.
+    # No further file is renamed.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
     status, _ = project.run_forked("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
     assert status == 0
@@ -112,7 +112,7 @@ def is_running(pid):
 
 
 def begin_both(project):
-    """`train-all --jobs 2`, at a moment when both cells have a checkpoint."""
+    """Start `train-all --jobs 2` and wait for a checkpoint of both cells."""
     process = project.start("-m", "fathom", "train-all", "--jobs", "2")
     folders = [project.cell_folder(cell) for cell in project.config.cells()]
     checkpoints = [folder / ".partial/checkpoint.safetensors" for folder in folders]
@@ -120,8 +120,8 @@ def begin_both(project):
     return process
 
 
-def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
-    """As the system does where memory runs out."""
+def test_killed_worker_is_reported_in_one_line_per_cell(both):
+    """The kill is that of a system out of memory."""
     process = begin_both(both)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     printed, _ = process.communicate(timeout=60)
@@ -135,7 +135,7 @@ def test_a_killed_worker_is_said_in_a_line_for_each_cell(both):
         assert len(both.manifest(cell)["resumed_at_steps"]) == 1
 
 
-def test_after_ctrl_c_no_other_cell_begins(tmp_path):
+def test_no_cell_begins_after_ctrl_c(tmp_path):
     project = tiny_project(tmp_path, seeds=[0, 1, 2, 3], backends=[quickest_backend()], steps=600)
     folders = [project.cell_folder(cell) for cell in project.config.cells()]
     process = project.start("-m", "fathom", "train-all", "--jobs", "2")
@@ -152,14 +152,14 @@ def test_after_ctrl_c_no_other_cell_begins(tmp_path):
     assert not any((folder / "manifest.json").exists() for folder in folders)
 
 
-def test_workers_do_not_outlive_a_train_all_that_is_killed(both):
-    """Or they go on beside those of the next `train-all`, in the same folders."""
+def test_workers_do_not_outlive_a_killed_train_all(both):
+    """Else they would train in the same folders as the workers of the next `train-all`."""
     process = begin_both(both)
     workers = workers_of(process)
     assert len(workers) == 2
     os.kill(process.pid, signal.SIGKILL)
     try:
-        process.communicate(timeout=30)  # ends when nobody holds the other end any more
+        process.communicate(timeout=30)  # ends when no process holds the pipe
     except subprocess.TimeoutExpired:
         for pid in filter(is_running, workers):
             os.kill(pid, signal.SIGKILL)

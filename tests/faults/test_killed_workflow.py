@@ -1,8 +1,8 @@
-"""A workflow that is killed goes on, and ends with the tables of one that was not.
+"""A killed workflow resumes, and ends with the tables of an uninterrupted one.
 
 Snakemake locks its folder while it runs. SIGKILL leaves the lock, so the next `snakemake` stops and
-says so; `snakemake --unlock` removes it. Jobs that were running are then found to be incomplete and
-run again, and trainings go on from their checkpoints.
+reports it; `snakemake --unlock` removes it. Jobs that were running are then incomplete and run
+again, and trainings resume from their checkpoints.
 """
 
 import random
@@ -34,7 +34,7 @@ def is_locked(project):
 
 
 def measured(project):
-    """When each cell that is trained was: the start and the end, by its path."""
+    """{path: (start, end) of training} of each measured cell."""
     runs = (project.validate(cell) for cell in project.config.cells())
     return {
         run.cell.path(): (run.manifest.started, run.manifest.ended)
@@ -45,19 +45,19 @@ def measured(project):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """(project, seconds, what a second one said meanwhile) of a workflow that nobody kills."""
+    """(project, seconds, result of a second workflow meanwhile) of an uninterrupted workflow."""
     project = whole_project(tmp_path_factory.mktemp("whole"))
     start = time.monotonic()
     first = project.start(*TABLES)
     wait_until(lambda: is_locked(project), first)
     second = project.run(*TABLES)
-    assert first.poll() is None  # or there was nothing to collide with
+    assert first.poll() is None  # else there was no collision
     rest, _ = first.communicate(timeout=300)
     assert first.returncode == 0, rest
     return project, time.monotonic() - start, second
 
 
-def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(whole):
+def test_second_workflow_in_a_folder_stops_and_says_how_to_unlock(whole):
     project, _, (status, printed) = whole
     assert status != 0
     assert LOCKED in printed
@@ -67,7 +67,7 @@ def test_a_workflow_in_a_folder_where_one_runs_stops_and_says_how_to_go_on(whole
     assert len(measured(project)) == len(project.config.cells())
 
 
-def test_kills_of_the_workflow_change_no_table(whole, tmp_path):
+def test_kills_of_the_workflow_do_not_change_tables(whole, tmp_path):
     undisturbed, seconds, _ = whole
     rng = random.Random(20260517)  # noqa: S311, nothing secret
     project = whole_project(tmp_path / "killed")
@@ -75,13 +75,13 @@ def test_kills_of_the_workflow_change_no_table(whole, tmp_path):
     while kills < KILLS:
         if not is_killed(project, rng.uniform(0, seconds / 2)):
             assert project.tables() == undisturbed.tables()
-            shutil.rmtree(project.folder)  # and begin from nothing
+            shutil.rmtree(project.folder)  # start again from nothing
             project, finished = whole_project(tmp_path / "killed"), {}
             continue
         kills += 1
         trained_again.append(len(finished.items() - measured(project).items()))
         finished = measured(project)
-        status, printed = project.run("-m", "snakemake", "--unlock")  # as a user is told to
+        status, printed = project.run("-m", "snakemake", "--unlock")  # as users are told
         assert (status, is_locked(project)) == (0, False), printed
 
     status, printed = project.run(*TABLES)
@@ -90,11 +90,11 @@ def test_kills_of_the_workflow_change_no_table(whole, tmp_path):
     assert project.tables() == undisturbed.tables()
     trained_again.append(len(finished.items() - measured(project).items()))
     print(f"\nfinished cells trained again: {trained_again}")
-    assert max(trained_again) == 0  # even where Snakemake was killed before it noted the end
+    assert max(trained_again) == 0  # even if Snakemake died before it recorded the end
 
 
 def is_killed(project, seconds):
-    """Run everything, and SIGKILL it all so long after it begins; False if it ends before."""
+    """Run the workflow, and SIGKILL it after `seconds`; False if it ends before."""
     process = project.start(*TABLES)
     wait_until(lambda: is_locked(project), process)
     try:
@@ -108,11 +108,11 @@ def is_killed(project, seconds):
 
 
 def is_worked_in(folder):
-    """Whether a process works in a folder, where the system shows this."""
+    """Whether a process runs in a folder, on systems with /proc."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if link.readlink() == folder:
                 return True
         except OSError:
-            pass  # gone, or of somebody else
+            pass  # ended, or of another user
     return False

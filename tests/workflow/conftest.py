@@ -21,7 +21,7 @@ GRID = only(
 
 
 def own_lines(result):
-    """What fathom itself says, in a run without a traceback."""
+    """Lines printed by fathom itself, in a run without a traceback."""
     assert "Traceback" not in result.stderr
     lines = (result.stdout + result.stderr).splitlines()
     return [line for line in lines if line.startswith("fathom:")]
@@ -31,13 +31,13 @@ def own_lines(result):
 class Workflow:
     folder: Path
     said: str = ""
-    """What the run that made it showed."""
+    """Standard error of the run that made the folder."""
 
     def snakemake(self, *arguments, environment=None, folder="."):
-        """The real Snakemake; with an environment of its own, started from nothing."""
+        """Run the real Snakemake, in a new process if `environment` is given."""
         folder, command = (self.folder / folder).resolve(), ("-m", "snakemake", *arguments)
         if environment is None and hasattr(os, "fork"):
-            # Of fathom nothing is loaded there: every fork finds it where its own Snakefile does.
+            # The server loads nothing of fathom: each fork finds it where its Snakefile does.
             return server("import snakemake.cli").run(*command, folder=folder)
         return ended(sys.executable, *command, folder=folder, **(environment or {}))
 
@@ -69,13 +69,13 @@ class Workflow:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The smoke grid, run once: the first worker of pytest that needs it makes it for all."""
+    """The finished smoke grid, run once by the first pytest worker that needs it."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with FileLock(shared / "finished.lock"):
         made, said = shared / "made", shared / "said"
         if not said.exists():
-            shutil.rmtree(made, ignore_errors=True)  # what another worker could not finish
+            shutil.rmtree(made, ignore_errors=True)  # left unfinished by another worker
             said.write_text(copy_of_project(made).smoke("all").stderr)
         folder = shutil.copytree(made, own / "finished", symlinks=True)
     return Workflow(folder, said.read_text())
@@ -90,13 +90,13 @@ def workflow(finished, tmp_path):
 
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory):
-    """The project before anything ran; for dry-runs only."""
+    """The project before any run; for dry-runs only."""
     return copy_of_project(tmp_path_factory.mktemp("untouched"))
 
 
 @pytest.fixture
 def fresh(tmp_path):
-    """A copy before anything ran, for a test to change."""
+    """A copy before any run, for a test to change."""
     return copy_of_project(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""One notion of a current run: everyone who asks gets the same answer."""
+"""All programs agree on which runs are current."""
 
 import json
 import os
@@ -32,13 +32,13 @@ def run_of(cell):
 
 
 def train(cell, *options):
-    """`fathom train` by hand."""
+    """Run `fathom train` for a cell."""
     study, *values = astuple(Cell.parse(cell))
     axes = [f"--{axis}={v}" for axis, v in zip(AXES, values, strict=True)]
     cli.main(["train", study, *axes, *OPTIONS, *options])
 
 
-# --- situations: what befalls a run of a finished `snakemake all` --------------------------------
+# --- situations: changes to a run of a finished `snakemake all` ----------------------------------
 
 
 def nothing(cell):
@@ -81,7 +81,7 @@ def killed_half_way(cell):
 
 
 def as_imported(cell):
-    """The run is of another platform, and none was trained here."""
+    """Move the run to the imported ones of its platform; none is left here."""
     platform = runs.read_manifest(run_of(cell)).platform
     target = Path("results/smoke/imported", platform, cell)
     target.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def as_imported(cell):
 
 
 def imported_and_not_repeated(cell):
-    """Of the other code, its first steps are not those of today's."""
+    """Import the run with another first loss, which today's code does not repeat."""
     target = as_imported(cell)
     rows = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
     rows[0]["loss"] += 0.1
@@ -111,8 +111,8 @@ SITUATIONS = {
     "depth-torch/2L/mhc/mlx/seed0": (as_imported, "imported"),
     "depth-torch/2L/mhc/torch/seed0": (imported_and_not_repeated, "stale"),
 }
-"""By cell: what befalls it, and the status of its run then. What is neither measured nor imported
-does not count; what is not measured is trained here."""
+"""By cell: the change to its run, and the status after it. Runs that are neither measured nor
+imported do not count; cells that are not measured are trained here."""
 
 CURRENT = {cell for cell, (_, status) in SITUATIONS.items() if status == "measured"}
 
@@ -125,7 +125,7 @@ def here(workflow, monkeypatch):
 
 
 def to_train(workflow):
-    """The cells to train, by who is asked."""
+    """Cells to train, by the program that is asked."""
     status = json.loads(shell(f"fathom status --json {' '.join(OPTIONS)}", workflow.folder))
     trained = [output for rule, output in workflow.planned("all") if rule == "train"]
     program = (
@@ -140,7 +140,7 @@ def to_train(workflow):
 
 
 def left_out():
-    """The status of the cells whose runs do not count, by who is asked."""
+    """Status of runs that do not count, by the program that is asked, then by folder."""
     config = load_config(FILES)
     published = load_published(Path("report/published.yaml"), config)
     checks = verify(config, published, Path("report/templates")).checks
@@ -153,7 +153,7 @@ def left_out():
 
 
 def tree(folder):
-    """Content and time of every file, but for what Snakemake and Python keep for themselves."""
+    """(time, content) of every file, except those that Snakemake and Python keep."""
     own = (".snakemake", "__pycache__", "tools")
     files = [f for f in folder.rglob("*") if f.is_file() and not set(f.parts) & set(own)]
     return {f: (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
@@ -163,7 +163,7 @@ def everyone(cells):
     return {name: set(cells) for name in ("status", "train-all", "snakemake")}
 
 
-def test_everyone_agrees_on_what_is_current(here):
+def test_all_programs_agree_on_current_runs(here):
     for cell, (befall, _) in SITUATIONS.items():
         befall(cell)
     before = tree(here.folder)
@@ -172,9 +172,9 @@ def test_everyone_agrees_on_what_is_current(here):
     assert found["verify"] == found["status"]
     unfit = [s for _, s in SITUATIONS.values() if s not in ("measured", "imported", "missing")]
     assert sorted(found["status"].values()) == sorted(unfit)
-    assert tree(here.folder) == before  # whoever asks changes nothing
+    assert tree(here.folder) == before  # asking changes nothing
 
-    # Tables name what is damaged, and nothing else; without it they take what counts.
+    # Tables name only the damaged run; without it they take the runs that count.
     config, damaged = load_config(FILES), run_of("depth-mlx/3L/hc/torch/seed0")
     with pytest.raises(runs.RunError) as refused:
         write_tables(config, Path("tables"))
@@ -187,7 +187,7 @@ def test_everyone_agrees_on_what_is_current(here):
         _, status = SITUATIONS[cell]
         assert row["status"] == ("missing" if status == "corrupt" else status), cell
 
-    # What was said is done, and nothing is left.
+    # The announced cells are trained, and none is left.
     said = here.smoke("all").stderr
     (line,) = [line for line in said.splitlines() if "are not current" in line]
     assert line.startswith("fathom: 3 runs are not current and train again: ")
@@ -210,12 +210,12 @@ def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):
     assert tree(run_of(cell)) == before
     train(cell, *other, "--replace")
     assert status_of(load_config(FILES)).counts == {"measured": 9, "stale": 1}
-    with pytest.raises(SystemExit, match="1"):  # nor is it replaced in the other direction
+    with pytest.raises(SystemExit, match="1"):  # not replaced in the other direction either
         train(cell)
 
 
-def test_reports_of_another_config_are_replaced_by_none(here):
-    """A config with other studies, into the same folder: what `results:` is for."""
+def test_reports_of_another_config_are_not_replaced(here):
+    """A config with other studies needs another `results:` folder."""
     study = """  mine: {task: tokens, recipe: torch-defaults, variants: [baseline, mhc],
     depths: [2], seeds: [0], backends: [torch], steps: 4, batch_size: 2, optimizer: {lr: 0.01},
     model: {vocab: 16, length: 4, width: 8, heads: 2, hidden: 16}}

@@ -1,4 +1,4 @@
-"""The workflow as a module of another, as the workflow catalog deploys it."""
+"""The workflow as a module of another workflow, as the workflow catalog deploys it."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from grid_helpers import PROJECT, only
 
 pytestmark = pytest.mark.slow
 
-# What the catalog's instructions make: a workflow of a few lines, and a copy of `config`.
+# The catalog's instructions make a workflow of a few lines and a copy of `config`.
 SNAKEFILE = """\
 configfile: "config/config.yaml"
 
@@ -24,8 +24,8 @@ PRESET = PROJECT / ".test/config/config.yaml"
 
 
 def deployed(folder, snakefile):
-    """An empty folder with the workflow as a module in it."""
-    shutil.copytree(PROJECT / "config", folder / "config")  # a link becomes the file
+    """A workflow in an empty folder, with `snakefile` as its module."""
+    shutil.copytree(PROJECT / "config", folder / "config")  # links become files
     (folder / "workflow").mkdir()
     (folder / "workflow/Snakefile").write_text(SNAKEFILE.format(snakefile=snakefile))
     (folder / "cut.yaml").write_text(only({"depth-torch": {"backends": ["torch"]}}))
@@ -33,14 +33,14 @@ def deployed(folder, snakefile):
 
 
 def smoke(workflow, *arguments, environment=None):
-    """What it says; with an environment of its own, Snakemake is started from nothing."""
+    """Output of Snakemake, in a new process if `environment` is given."""
     options = ("--cores", "2", "--configfile", str(PRESET), "cut.yaml")
     done = workflow.snakemake(*arguments, *options, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
+def test_module_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
     smoke(workflow, "all")
     results = tmp_path / "results/smoke"
@@ -57,8 +57,8 @@ def test_as_a_module_it_makes_tables_and_reports_in_an_empty_folder(tmp_path):
     }  # fmt: skip
 
 
-def test_of_a_repository_on_a_host_all_files_are_unpacked(tmp_path):
-    """Git is told to find GitHub in a folder; Snakemake then does what it always does."""
+def test_all_files_of_a_hosted_repository_are_unpacked(tmp_path):
+    """Git is configured to find GitHub in a folder; Snakemake then works as usual."""
     repository = tmp_path / "host/owner/fathom"
     repository.mkdir(parents=True)
     copy_of_project(repository)

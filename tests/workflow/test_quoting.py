@@ -1,4 +1,4 @@
-"""What a rule puts on a command line, and names that the workflow has for itself."""
+"""Quoting on the command lines of rules, and strange names of files and folders."""
 
 import json
 import re
@@ -17,7 +17,7 @@ STRANGE = """it's "a" $(touch pwned) `touch pwned` * ; & %s \\ # é"""
 
 
 def shell_commands(text):
-    """The text of every `shell:` of a file of rules."""
+    """(indent, text) of every `shell:` in a file of rules."""
     return re.findall(r"^( +)shell:\n((?:\1 +.*\n)+)", text, re.M)
 
 
@@ -33,7 +33,7 @@ def test_everything_on_a_command_line_is_quoted(file):
 
 
 def test_project_interpreter_results_and_temporary_folder_may_have_any_name(tmp_path):
-    """Every job of a cell, its tables, figures and reports; and of the checks after it."""
+    """All jobs of a cell, its tables, figures and reports, and of the checks after it."""
     project, python, scratch = (tmp_path / f"{name} {STRANGE}" for name in ("a", "b", "c"))
     for folder in (project, scratch):
         folder.mkdir()

@@ -1,6 +1,6 @@
 """Runs trained in one folder, packed, and rendered in another that trains nothing.
 
-Reports and pictures of imported runs alone: test_reference.
+test_reference covers reports and pictures of imported runs alone.
 """
 
 import sys
@@ -17,7 +17,7 @@ ALONE = ("--config", "train=false")
 
 
 def fathom(workflow, *arguments):
-    """What a command of the copy prints, on the configs of its workflow; it must not fail."""
+    """Lines printed by a command of the copy on its workflow's configs; it must not fail."""
     options = [word for file in CONFIG for word in ("--config", file)]
     command = (sys.executable, "-m", "fathom", *arguments, *options)
     done = ended(*command, folder=workflow.folder, PYTHONPATH=str(workflow.folder / "src"))
@@ -26,7 +26,7 @@ def fathom(workflow, *arguments):
 
 
 def rows(file):
-    """Of the one study that is carried, without what says where its numbers are from."""
+    """Rows of the imported study, without the columns that name their origin."""
     places = ("platform", "machine", "status")
     return [
         {name: value for name, value in row.items() if name not in places}
@@ -36,7 +36,7 @@ def rows(file):
 
 
 def test_imported_runs_are_tabulated_alone(finished, fresh):
-    """One study of two: the other is missing there."""
+    """One study of two is imported; the other is missing."""
     fathom(finished, "bundle", "create", "depth-mlx/*", "-o", str(fresh.folder / "b.tar.xz"))
     said = fathom(fresh, "bundle", "import", "b.tar.xz")
     assert said[-1].endswith("it renders only what was imported")

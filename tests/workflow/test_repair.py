@@ -1,4 +1,4 @@
-"""What `fathom verify` finds in what the workflow made, and that its advice fixes it."""
+"""`fathom verify` finds damage to the workflow's results, and its advice fixes it."""
 
 import shlex
 import shutil
@@ -17,14 +17,14 @@ def verify(fathom):
 
 
 def derived(folder):
-    """The content of everything that is made from runs."""
+    """Content of every file that is made from runs, by name."""
     results = folder / "results/smoke"
     files = [*results.glob("*.*"), *results.glob("tables/*"), *results.glob("figures/**/*.*")]
     return {str(f.relative_to(results)): f.read_bytes() for f in files if f.is_file()}
 
 
 def damage_everything(results):
-    """Some of every kind; returns the files that have to be named."""
+    """Damage files of every kind; returns the names that `verify` must report."""
     torch = results / "figures/depth-mlx/torch"
     (results / "config.json").write_text("{")
     with (results / "RESULTS.md").open("a") as report:
@@ -55,7 +55,7 @@ def damage_everything(results):
 
 
 def repaired(workflow, lines):
-    """Do what verify says: delete the files, and run the workflow; what that printed."""
+    """Follow the advice: delete the files and run the workflow; returns its standard error."""
     (advice,) = [line for line in lines if line.startswith("fathom: to fix: delete ")]
     delete, _, make = advice.removeprefix("fathom: to fix: delete ").partition(", then run ")
     for file in (workflow.folder / name for name in delete.split(", ")):

@@ -14,7 +14,7 @@ STUDY = "depth-mlx/2L/mhc"
 
 
 def carry(results, backend):
-    """A copy of a run that was trained here, as imported and made by other code."""
+    """Copy a run trained here to the imported runs, as made by other code."""
     made = results / "runs" / STUDY / backend / "seed0"
     carried = results / "imported" / manifest_of(made).platform / STUDY / backend / "seed0"
     shutil.copytree(made, carried)
@@ -45,7 +45,7 @@ def replays(jobs):
     return [output for rule, output in jobs if rule == "replay_runs"]
 
 
-def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
+def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     results = workflow.folder / "results/smoke"
     carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
     falsify(carried["mlx"])
@@ -70,7 +70,7 @@ def test_what_agrees_is_shown_and_what_differs_is_left_out(workflow):
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("report") == []
 
-    # Code that the runs reach: their replays are void.
+    # An edit of code that the runs use makes their replays void.
     file = "src/fathom/models/connections/constraints.py"
     workflow.edit(file, "else bounded", "else 2 * bounded")
     plan = workflow.planned("replay")

@@ -1,4 +1,4 @@
-"""What the Slurm profile asks for, where the one-node cluster of tests/cluster cannot tell."""
+"""Requests of the Slurm profile that the one-node cluster of tests/cluster cannot check."""
 
 import math
 import re
@@ -17,8 +17,8 @@ PROFILE = ("--workflow-profile", "workflow/profiles/slurm")
 
 
 def test_cells_of_a_backend_that_only_the_cluster_has_are_planned(untouched, tmp_path):
-    """Whatever else stands on the command line: `--config` replaces the one of a profile."""
-    # None in sys.modules is how Python itself says that a module is not to be found.
+    """Also with `--config` on the command line, which replaces the one of a profile."""
+    # To Python, a module that is None in sys.modules cannot be found.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['mlx'] = None\n")
     without_mlx, few = {"PYTHONPATH": str(tmp_path)}, ("--config", "seeds=[0]")
     plan = ("-n", "-p", "all", *SMOKE, *few)
@@ -32,9 +32,9 @@ def test_cells_of_a_backend_that_only_the_cluster_has_are_planned(untouched, tmp
 
 @pytest.mark.parametrize(("preset", "group"), [(None, 40), ("paper", 1)])
 def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, group):
-    """And an account and a partition of the command line replace no other resource."""
+    """An account and a partition on the command line replace no other resource."""
     files = ["config.yaml"] + ([f"workflow/presets/{preset}.yaml"] if preset else [])
-    # Of the paper one seed: to plan all of its cells takes eleven seconds.
+    # One seed of the paper: planning all of its cells takes eleven seconds.
     config = load_config([PROJECT / file for file in files], {"seeds": [0]} if preset else {})
     cells = len(config.cells())
     overlay = ("--configfile", files[1], "--config", "seeds=[0]") if preset else ()
@@ -54,5 +54,5 @@ def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, g
 
 
 def jobs_of(rule, plan):
-    """The resources of each job that a plan has of a rule."""
+    """Resources of each job of a rule in a plan."""
     return re.findall(rf"^ *rule {rule}:.*?resources: (.*?)$", plan, re.M | re.S)

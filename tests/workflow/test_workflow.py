@@ -33,7 +33,7 @@ def rules(jobs):
 
 
 def jobs_in(text):
-    """How many jobs the table of a plan has, by rule."""
+    """Number of jobs in the table of a plan, by rule."""
     counts = Counter()
     for what, jobs in re.findall(r"^(\S.*?) {2,}([0-9]+)(?:  .*)?$", text, re.M):
         counts[what if what == "in all" else what.split()[0]] += int(jobs)
@@ -44,11 +44,11 @@ def trained(jobs):
     return sorted(output.rpartition("/")[0] for rule, output in jobs if rule == "train")
 
 
-# --- what a run makes ----------------------------------------------------------------------------
+# --- results of a run ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
+def test_all_makes_everything_once_with_a_line_for_each_job(finished):
     results = finished.folder / "results/smoke"
     for report in ("RESULTS.md", "COMPARISON.md"):
         text = (results / report).read_text()
@@ -80,7 +80,7 @@ def test_all_makes_everything_once_and_says_so_in_a_line_for_each_job(finished):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", ["smoke", "paper"])
-def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, preset):
+def test_kept_config_equals_the_one_that_commands_read(finished, preset):
     """The paper's preset adds studies, before and after those of config.yaml that it changes."""
     files = ["config.yaml", f"workflow/presets/{preset}.yaml"]
     if preset == "smoke":
@@ -94,8 +94,8 @@ def test_the_config_that_a_run_used_is_kept_as_every_command_reads_it(finished, 
 
 
 @pytest.mark.slow
-def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
-    """Its clock is another, which reports alone show; its numbers are the same."""
+def test_retrained_cell_redraws_nothing(workflow):
+    """Only its times differ, and only reports show them."""
     run = workflow.folder / "results/smoke" / CELL
     times = workflow.folder / "results/smoke/tables/times.csv"
     before = times.read_bytes()
@@ -106,7 +106,7 @@ def test_a_cell_that_is_trained_again_draws_nothing_again(workflow):
     assert workflow.planned("all") == []
 
 
-# --- what an edit brings about -------------------------------------------------------------------
+# --- edits and their jobs ------------------------------------------------------------------------
 
 SRC, PRESET = "src/fathom/", ".test/config/config.yaml"
 BOTH = {"mhc/torch", "mhc/mlx"}
@@ -132,7 +132,7 @@ EDITS = {
         set(), set(),
     ),
 }  # fmt: skip
-"""What is edited; which cells then train, and what runs (None: whatever follows from that)."""
+"""(file, old text, new text, cells that train, rules that run; None: not checked)."""
 
 
 @pytest.mark.slow
@@ -140,11 +140,11 @@ EDITS = {
     ("file", "old", "new", "retrained", "run"),
     [pytest.param(*values, id=name) for name, values in EDITS.items()],
 )
-def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, retrained, run):
+def test_edit_runs_only_the_jobs_that_it_affects(workflow, file, old, new, retrained, run):
     workflow.edit(file, old, new)
-    if run == set():  # nor does how jobs compute change anything
+    if run == set():  # settings of `compute` change nothing either
         workflow.edit("config.yaml", "checkpoint_seconds: 30", "checkpoint_seconds: 7")
-    if file == PRESET:  # as in a clone, which has results and no records
+    if file == PRESET:  # as in a clone, which has results but no records
         shutil.rmtree(workflow.folder / ".snakemake/metadata")
     jobs = workflow.planned("all")
     assert {"/".join(cell.split("/")[3:5]) for cell in trained(jobs)} == retrained
@@ -152,7 +152,7 @@ def test_an_edit_runs_what_it_changes_the_meaning_of(workflow, file, old, new, r
 
 
 @pytest.mark.slow
-def test_data_that_was_fetched_after_a_training_trains_nothing_again(fresh, monkeypatch):
+def test_data_fetched_after_a_training_retrains_nothing(fresh, monkeypatch):
     monkeypatch.chdir(fresh.folder)
     text = {"variants": ["baseline"], "backends": ["torch"], "seeds": [0]}
     Path("grid.yaml").write_text(only({"text-arms": text}))
@@ -186,7 +186,7 @@ def test_a_cut_has_reports_of_its_own_and_trains_nothing_again(workflow):
         assert head == said
         assert "subset of the whole grid" not in (results / name).read_text()
     assert [row["study"] for row in read_csv(folder / "tables/cells.csv")] == ["depth-mlx"]
-    # And a run that the whole lacks is trained once, for both.
+    # A run missing from the whole grid is trained once, for both.
     shutil.rmtree(results / CELL)
     plan = workflow.snakemake("-n", "all", *SMOKE, "--config", "depths=[3]").stdout
     assert jobs_in(plan)["train"] == 1
@@ -207,13 +207,13 @@ PLANS = {
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
     "get the images, or see why not": (0, "fetch"),
 }
-"""By purpose: the cells that train where nothing has run yet, and a rule that follows them."""
+"""By purpose: the cells that train in a project without runs, and a rule that follows."""
 DRY_RUNS = {"run the published scale", "… on a Slurm cluster ([how](cluster.md))"}
-"""Those that `make dry-runs` plans."""
+"""Commands that `make dry-runs` plans."""
 
 
 STUDIES = ("depth-mlx", "depth-torch", "fashion")
-"""Those that the commands name, and one more: `make dry-runs` plans the whole grid."""
+"""Studies that the commands name, and one more: `make dry-runs` plans the whole grid."""
 
 
 @pytest.fixture(scope="session")
@@ -282,7 +282,7 @@ def test_a_browsable_report_is_made(finished, tmp_path):
     program, option, file = shlex.split(COMMANDS[BROWSABLE])
     assert (program, option) == ("snakemake", "--report")
     finished.smoke(option, str(tmp_path / file))
-    # A zip, since a browser shows no page of this size that is inside of another one.
+    # A zip, since browsers do not show a page of this size inside another one.
     with zipfile.ZipFile(tmp_path / file) as report:
         names = report.namelist()
         shown = [Path(name).name for name in names if "/data/" in name]
@@ -296,11 +296,11 @@ def test_a_browsable_report_is_made(finished, tmp_path):
     assert re.search(r'"labels": ?' + re.escape(json.dumps(labels)), text)
 
 
-# --- what is missing, and what is wrong ----------------------------------------------------------
+# --- missing data and mistakes -------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_without_the_images_everything_else_is_made_and_the_tables_say_why(fresh):
+def test_without_images_all_else_is_made_and_tables_give_the_reason(fresh):
     record = fresh.folder / "data/fashion-mnist/unavailable.txt"
     record.parent.mkdir(parents=True)
     record.write_text("nothing answered\nand more about it\n")
@@ -349,8 +349,8 @@ def test_a_mistake_is_refused_in_one_line_and_nothing_starts(fresh, edit, argume
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_says_that_the_same_command_goes_on(fresh, tmp_path):
-    """As the system does where memory runs out. The job's log says it, and Snakemake shows that."""
+def test_killed_job_says_that_the_same_command_resumes(fresh, tmp_path):
+    """SIGKILL, as when memory runs out. The job's log says it, and Snakemake shows the log."""
     (tmp_path / "extra").mkdir()
     (tmp_path / "extra/sitecustomize.py").write_text(
         "import os, signal, sys\n"

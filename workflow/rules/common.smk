@@ -17,12 +17,12 @@ from fathom.runs.code_hash import code_hash
 
 CONFIG = or_exit(START.load, config)
 or_exit(check_folder, CONFIG)
-# Runs are in STORE. Tables, figures and reports are in RESULTS, which a cut has of its own.
+# Runs are in STORE. Tables, figures and reports are in RESULTS; a subset has its own RESULTS.
 STORE, RESULTS, DATA = CONFIG.results, CONFIG.report_folder, CONFIG.compute.data
 for problem in filter(None, map(broken_link, (STORE, RESULTS, DATA))):
     fail(problem)
 
-# Jobs use the interpreter that runs Snakemake, or that of their conda environment.
+# Jobs use the interpreter that runs Snakemake, or the one of their conda environment.
 python = "python" if START.conda else shlex.quote(sys.executable)
 prefix = shell_prefix(python, PROJECT / "src", CONFIG.compute)
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
@@ -34,14 +34,14 @@ for line in PLAN.left_out:
 if START.is_main:
     or_exit(PLAN.mark_start)
 REPLAYS = list(PLAN.replay_files.values())
-# Which bundles an import refused, and by which times of training are compared, where there are any.
+# The list of bundles that an import refused, and the table of step times, if they exist.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
 OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
 wildcard_constraints:
-    # `cell_of` refuses an unknown study, variant or backend in words.
+    # `cell_of` refuses an unknown study, variant or backend with a message.
     study="[a-z][a-z0-9-]*",
     depth="[1-9][0-9]*",  # no leading zeros: 02 would be another folder for the same cell
     variant="[a-z0-9_]+",

@@ -1,8 +1,8 @@
 # Data sets: fetched once and checked by their SHA-256.
 
 
-# The data files are no outputs: Snakemake deletes outputs before a job, and a user may have put these
-# there by hand. The code is no parameter: an edit of it must not fetch again.
+# The data files are not outputs: Snakemake deletes outputs before a job, and a user may have put
+# them there by hand. The code is not a parameter: an edit of it must not fetch again.
 rule fetch:
     output:
         touch(DATA_READY),

@@ -1,11 +1,11 @@
 # CSVs → PNGs and SVGs: one job for each study and platform, and one for each cell on request.
 #
-# What is drawn where follows from the declarations in src/fathom/report/figures.
+# The declarations in src/fathom/report/figures define the figures of each study.
 
 FIGURES = PLAN.figures_at(PLAN.measured) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
 
-# A rule for each study: Snakemake's outputs depend on no wildcard, and studies have other figures.
+# A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
 for name, figures in PLAN.figures.items():
 
     rule:

@@ -91,7 +91,7 @@ rule report:
         REPORTS,
 
 
-# Checks what is there and makes nothing, so it runs whenever it is asked for.
+# Checks files and makes none, so it runs whenever it is requested.
 rule verify:
     input:
         published=PUBLISHED,

@@ -34,7 +34,7 @@ def find_project():
 
 PROJECT = find_project()
 sys.path.insert(0, str(PROJECT / "src"))
-# A profile may have loaded fathom out of another project, the one that it is started in.
+# A profile may have loaded fathom from another project, in the folder where Snakemake started.
 for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]:
     if not Path(sys.modules[name].__file__ or "").is_relative_to(PROJECT):
         del sys.modules[name]

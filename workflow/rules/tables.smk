@@ -7,17 +7,17 @@ RUN_TABLES = csvs(
     *("worth", "sizes", "scale", "stability", "trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
-# Of each study alone, what its figures read: a run changes no figure of another study.
+# Tables of each study alone, for its figures: a run changes no figure of another study.
 STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.figures]
 STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
-# What shows no time is not made again where only these have changed.
+# Times have separate tables: files without times are not remade if only times have changed.
 TIMES = csvs("times", "times_summary")
 TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
 
 PUBLISHED = files_in("report", "published.yaml")[0]
 
 
-# Its content decides, also of a file that git brought: no record is needed.
+# The content decides, even of a file from git: Snakemake needs no record of it.
 rule resolve:
     input:
         ancient(STARTED) if or_exit(is_resolved, CONFIG) else STARTED,
@@ -35,11 +35,11 @@ rule resolve:
         " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
 
 
-# Checkpoints, since Snakemake looks again after one: where a table is as it was, nothing follows.
+# Checkpoints, since Snakemake plans again after one: an unchanged table causes no further job.
 checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
-        # Of every output Snakemake hashes all inputs anew: a manifest stands for four files.
+        # Snakemake hashes all inputs again for every output: a manifest stands for four files.
         runs=PLAN.manifest_files(PLAN.cells),
         replays=REPLAYS,
         refused=REFUSED,
@@ -55,7 +55,7 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        imported=PLAN.imported_key,  # in the place of their files, for the same reason
+        imported=PLAN.imported_key,  # in place of their files, for the same reason
         code_hash=hash_for(PLAN.code_hash, "fathom.analysis.run_tables", "fathom.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"

@@ -1,15 +1,15 @@
 # One job per cell, and one target per study.
 #
-# A cell is trained where its run is missing or not current. `fathom.runs.validate` judges that, as for
-# `fathom status`: parameters and times decide nothing.
+# A cell is trained if its run is missing or not current. `fathom.runs.validate` decides that, as
+# for `fathom status`; parameters and file times do not.
 
 
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
 RUN = f"{STORE}/runs/{CELL}"
 CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 
-# On a cluster, cells of at most so many minutes share jobs; its profile says how many. Their time
-# limits add up, and if a job ends early all its cells are trained again.
+# On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
+# Their time limits add up, and if a job ends early all its cells are trained again.
 SHORT = 10
 SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
 
@@ -25,7 +25,7 @@ rule train:
     log:
         f"{STORE}/logs/train/{CELL_LOG}.log",
     benchmark:
-        # Seconds hold for every job; memory and CPU time for jobs that train in their own process,
+        # Seconds are valid for every job; memory and CPU time for jobs with their own process,
         # on a cluster or with `compute.preload: false`.
         f"{STORE}/benchmarks/{CELL_LOG}.tsv"
     group:
@@ -39,7 +39,7 @@ rule train:
         gpu=CONFIG.compute.gpu,
         at_once=1,
     params:
-        # Of a function of the output Snakemake remembers no value: STARTED decides.
+        # Snakemake records no value of a function of the output: STARTED decides.
         spec=lambda w, output: PLAN.spec(cell_of(w)).json(),
         folder=subpath(output.manifest, parent=True),
     shell:

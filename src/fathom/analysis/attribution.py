@@ -33,14 +33,14 @@ APART = 1e-3
 FACTORS = ("recipe", "platform", "seed")
 
 SHARES = {name: f"{name}_share" for name in (*FACTORS, "other")}
-"""The columns of shares by what they are due to; `other` is interactions."""
+"""The columns of shares, by factor; `other` is interactions."""
 
 LOSSES = ("loss_low", "loss_high")
 """The columns of the losses of the two recipes, geometric means over runs."""
 
 DECIMALS = 9
-"""Decimals of shares: a share near zero comes from nearly equal logarithms, and none of its
-significant digits is the same on every processor."""
+"""Decimals of shares. A share near zero comes from nearly equal logarithms: its significant digits
+differ between processors."""
 
 
 Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
@@ -62,14 +62,14 @@ def write_attribution(config: Config, folder: Path) -> None:
 
 
 def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """A row per study × depth × variant and pair of platforms: when losses part, how scores end.
+    """A row per study × depth × variant and pair of platforms: differences of losses and scores.
 
-    `first_step_apart` is the earliest over seeds at which the relative difference of the losses
-    passes APART; `largest_difference` the largest at any step and seed. `final_difference` is the
-    largest over seeds of the scores: relative to that on the second platform where they are
-    compared by their ratio, else absolute; `seed_spread` is the standard deviation over seeds of
-    the score on the second platform, likewise. A side that is not finite is infinitely apart,
-    unless both are not. Both are NaN of runs that were not scored. `cells` are those that count.
+    `first_step_apart` is the earliest step, over seeds, at which the relative difference of losses
+    exceeds APART; `largest_difference` is the largest over steps and seeds. `final_difference` is
+    the largest difference of scores over seeds, relative to the second platform if they are
+    compared as ratios, else absolute. `seed_spread` is the standard deviation of the score over
+    seeds on the second platform, on the same scale. Both are NaN for runs without a score. A
+    difference is infinite if one side alone is not finite. `cells`: the rows that count.
     """
     rows = []
     runs = {key: group.set_index("seed") for key, group in cells.groupby(GROUP)}
@@ -120,19 +120,19 @@ def _difference(x: Numbers, y: Numbers, *, relative: bool) -> Numbers:
 def _losses(group: pd.DataFrame) -> pd.DataFrame:
     """Loss by step (rows) and seed (columns)."""
     table = group.pivot_table(index="step", columns="seed", values="loss", dropna=False)
-    # An infinity counts as NaN does: infinitely far from every number.
+    # Infinities count as NaN, which is infinitely far from every number.
     return table.replace([np.inf, -np.inf], np.nan)
 
 
 def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
     """Shares of the variance of log10 loss that recipe, platform and seed explain.
 
-    A row per depth × variant of which two studies form a design. Their runs may differ in steps,
-    and a score is measured at the end alone, so this is the mean training loss over the tenth of
-    the steps that ends at the last one that all runs have. Runs are those of the platforms and
-    seeds that both studies have. Main effects of the balanced design; the rest, interactions, is
-    `other`. A share of a logarithm says nothing of size: `loss_low` and `loss_high` are the two
-    recipes' losses. Left out are cells that lack a run, and those with a run that is not finite.
+    A row per depth × variant for which two studies form a design. The loss is the mean training
+    loss over the tenth of the steps that ends at the last step common to all runs, since runs may
+    differ in steps and scores are measured at the end alone. Only platforms and seeds of both
+    studies count. Shares are main effects of the balanced design; `other` is interactions. Shares
+    of a logarithm do not show sizes: `loss_low` and `loss_high` are the two recipes' losses. Cells
+    that lack a run or have a run that is not finite are left out.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
@@ -159,9 +159,9 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
 def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[str, str]]:
     """The two studies that form a design (recipe × platform × seed), by depth and variant.
 
-    They differ in nothing but recipe and steps, and share two platforms. Of several such pairs it
-    is the one whose later study comes first in the config, whatever their runs came to: a study
-    that is added at the end changes no other design. `runs` has the columns of GROUP.
+    They differ only in recipe and steps, and share two platforms or more. Of several such pairs,
+    the one whose later study comes first in the config is taken, whatever the results: a study
+    added at the end changes no other design. `runs` has the columns of GROUP.
     """
     there = runs[GROUP].drop_duplicates()
     platforms = {cell: set(group["platform"]) for cell, group in there.groupby(CELL, sort=False)}
@@ -178,9 +178,9 @@ def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[s
 
 
 def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant: str) -> bool:
-    """Whether the runs of two studies, at one depth of one variant, differ by the studies' recipes.
+    """Whether the runs of two studies at one depth and variant differ in the recipes alone.
 
-    A variant with a recipe, an optimiser or steps of its own is not trained by its study's.
+    False for a variant with a recipe, an optimiser or steps of its own.
     """
     recipes, rest = [], []
     for name in (a, b):
@@ -213,7 +213,7 @@ def variance_shares(cell: pd.DataFrame) -> dict[str, float] | None:
     None unless the design is balanced, all of `y` is finite, and there is any variance to share.
     """
     levels = [cell[factor].nunique() for factor in FACTORS]
-    # Counted twice: a duplicate run must not replace a missing one.
+    # Distinct runs are counted too: a duplicate must not replace a missing run.
     runs = len(cell[list(FACTORS)].drop_duplicates())
     if min(levels) < 2 or not len(cell) == runs == math.prod(levels):
         return None

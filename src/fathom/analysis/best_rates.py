@@ -18,13 +18,13 @@ from fathom.config import Cell, Config
 from fathom.metrics.scores import Score
 
 FEWEST_RATES = 3
-"""Minimum number of learning rates: of fewer, none can be the best with others on both sides."""
+"""Minimum number of learning rates, so that the best can have others on both sides."""
 
 OF_THE_CELL = {"variant": None, "seed": None}
-"""Fields that identify a cell and are no settings to contrast."""
+"""Fields that identify a cell, reset so that they do not count as differing settings."""
 
 Chosen = Mapping[int, str]
-"""By seed, the variant with the best rate."""
+"""The variant with the best rate, by seed."""
 
 
 class BestRates(NamedTuple):
@@ -42,16 +42,16 @@ class BestRates(NamedTuple):
 
     @property
     def against(self) -> str:
-        """The same of the plain network."""
+        """The plain network's variant that most seeds choose."""
         return most_frequent(self.theirs.values())
 
 
 def pairs_at_best_rates(
     config: Config, study: str, runs: Runs, score: Score
 ) -> Iterator[BestRates]:
-    """Every connection that was trained at FEWEST_RATES rates or more, if the plain network was.
+    """Every connection trained at FEWEST_RATES rates or more, if the plain network was too.
 
-    `runs`: of the variants that are compared.
+    `runs`: the runs of the compared variants.
     """
     families = families_of_rates(config, runs)
     plain = [f for f in families if config.connection(study, f[0]).kind == "plain"]
@@ -69,7 +69,7 @@ def pairs_at_best_rates(
 
 
 def families_of_rates(config: Config, runs: Runs) -> list[list[str]]:
-    """The variants that differ in the learning rate alone, ascending; FEWEST_RATES or more."""
+    """Groups of FEWEST_RATES or more variants that differ in the rate alone, by ascending rate."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for variant, rows in runs.items():
         settings = config.spec(Cell.parse(rows.iloc[0]["key"])).model_dump() | OF_THE_CELL
@@ -82,8 +82,8 @@ def families_of_rates(config: Config, runs: Runs) -> list[list[str]]:
 def chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int, str]:
     """For each seed that all rates have, the variant whose mean score over the other seeds is best.
 
-    A rate at which one of these runs has no score is not the best. Empty below two such seeds, or
-    if no rate has all scores.
+    A rate with a missing score is excluded. Empty below two such seeds, or if no rate has all
+    scores.
     """
     table = _losses(variants, runs, score)
     if len(table) < 2 or table.empty:
@@ -92,16 +92,16 @@ def chosen_rates(variants: Sequence[str], runs: Runs, score: Score) -> dict[int,
 
 
 def best_rate(variants: Sequence[str], runs: Runs, score: Score) -> str | None:
-    """The variant whose mean score over the seeds that all rates have is best.
+    """The variant with the best mean score over the seeds that all rates have.
 
-    None if at no rate all of these runs have a score.
+    None if no rate has all of these scores.
     """
     table = _losses(variants, runs, score)
     return None if table.empty else table.mean().idxmin()
 
 
 def _losses(variants: Sequence[str], runs: Runs, score: Score) -> pd.DataFrame:
-    """Scores by seed, of which lower is better; a column for each rate that has all of them."""
+    """Signed scores by seed, lower is better; a column per variant that has all of them."""
     sign = 1 if score.better == "lower" else -1
     scores = {v: to_scale(runs[v]["score"], ratio=is_ratio(score.metric)) for v in variants}
     common = sorted(set.intersection(*(set(runs[v].index) for v in variants)))
@@ -109,7 +109,7 @@ def _losses(variants: Sequence[str], runs: Runs, score: Score) -> pd.DataFrame:
 
 
 def most_frequent(labels: Iterable[str]) -> str:
-    """The label that occurs most often; of several, the first."""
+    """The label that occurs most often; the first of a tie."""
     return Counter(labels).most_common(1)[0][0]
 
 

@@ -1,4 +1,4 @@
-"""The tables that are made of cells.csv and of steps: what they are and in which order."""
+"""Write the tables derived from cells.csv and from steps, in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fathom.config import Config
 
 
 def write_derived(config: Config, folder: Path) -> None:
-    """Write the tables that are made of those in a folder: each reads only those before it."""
+    """Write the derived tables into the folder of cells.csv; each reads only earlier tables."""
     for write in (
         write_attribution,
         write_effects,

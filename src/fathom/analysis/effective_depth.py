@@ -21,8 +21,8 @@ from fathom.config import CONTROL_DEPTHS, Config
 from fathom.metrics.scores import Score
 
 AT, BELOW, BEYOND, UNKNOWN = "at", "below", "beyond", "unknown"
-"""Answers: a depth; below the shallowest plain network; above every plain network; and the same
-where the deepest of them is not the best, so that a shallower one might do as well."""
+"""Answers: a depth; worse than the shallowest plain network; better than every plain network; and
+better than every one where the best is not the deepest, so more layers may not help."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "seeds", "diverged", "answer",
@@ -39,15 +39,15 @@ def write_effective_depth(config: Config, folder: Path) -> None:
 
 
 def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, depth and platform of the studies that have a plain network to read from.
+    """A row per variant, depth and platform of the studies with a plain network at enough depths.
 
-    `against` is the plain network, `plain_depths` are the depths of it that count, `plain_best` is
-    that of its best mean score, and at those in `plain_diverged` a run of it diverged. At each of
-    them the seeds count that both have, `seeds` at the fewest; `diverged` ones of the variant do
-    not. `effective_depth` is the shallowest or the deepest plain depth where the `answer` is BELOW
-    or BEYOND, and NaN where it is UNKNOWN. `low` and `high` are the ends of its interval, NaN below
-    MIN_SEEDS seeds; `low_open`: it reaches below the shallowest plain network, `high_open`: beyond
-    the deepest.
+    `against` is the plain network, `plain_depths` its depths that count, `plain_best` the depth of
+    its best mean score, `plain_diverged` its depths with a diverged run. At each depth the common
+    seeds count; `seeds` is the smallest number of them. `diverged` counts the variant's diverged
+    runs, which are left out. `effective_depth` is the shallowest plain depth if `answer` is BELOW,
+    the deepest if it is BEYOND, NaN if it is UNKNOWN. `low` and `high` are the ends of its
+    interval, NaN below MIN_SEEDS seeds. `low_open`: it reaches below the shallowest plain network;
+    `high_open`: it reaches beyond the deepest.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
@@ -71,7 +71,7 @@ def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
 def _row(
     ours: pd.DataFrame, plain: Mapping[int, pd.DataFrame], score: Score
 ) -> Iterator[dict[str, Any]]:
-    """The rest of a row; none where no seed of the variant is finite, or too few depths count."""
+    """The other columns of a row; none without finite scores or with too few plain depths."""
     values = finite_scores(ours)
     if values.empty:
         return
@@ -111,7 +111,7 @@ def _row(
 def _worse_by(
     theirs: pd.Series, ours: pd.Series, sign: int, *, ratio: bool
 ) -> tuple[float, float, float]:
-    """(mean, low, high) over seeds: by how much a plain network ends worse; negative: better.
+    """(mean, low, high) over seeds of the amount by which a plain network is worse (< 0: better).
 
     Below MIN_SEEDS seeds the interval is the mean alone.
     """
@@ -148,10 +148,10 @@ class Reading(NamedTuple):
 
 
 def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
-    """The depth at which the plain network ends where the variant does, and its interval.
+    """The depth at which the plain network reaches the variant's score, with its interval.
 
-    `curve`: by ascending depth; between depths its three lines are straight over log depth.
-    `interval`: whether low and high are those of an interval over seeds.
+    `curve`: points by ascending depth, whose three values are interpolated linearly in log depth.
+    `interval`: whether low and high are the ends of an interval over seeds.
     """
     shallowest, deepest = float(curve[0].depth), float(curve[-1].depth)
     alike = [point for point in curve if point.low <= 0]
@@ -160,12 +160,12 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
     if not alike:
         gains = min(curve, key=lambda point: point.mean) is curve[-1]
         return Reading(BEYOND, deepest) if gains else Reading(UNKNOWN)
-    # If no mean reaches the score, the nearest depth counts, if seeds cannot tell it apart.
+    # If no mean reaches the score: the depth of the smallest mean whose interval includes 0.
     nearest = min(alike, key=lambda point: point.mean)
     depth = _first(curve, "mean", le) or float(nearest.depth)
     if not interval:
         return Reading(AT, depth)
-    # From there on, until the two can be told apart again, whichever of them is better.
+    # The interval ends where the two differ significantly again, in either direction.
     ends = _first(curve, "high", lt, depth), _first(curve, "low", gt, depth)
     high = min((max(end, depth) for end in ends if end is not None), default=None)
     return Reading(
@@ -181,9 +181,9 @@ def read_depth(curve: Sequence[Point], *, interval: bool) -> Reading:
 def _first(
     curve: Sequence[Point], line: str, holds: Callable[[float, float], bool], after: float = 0
 ) -> float | None:
-    """The first depth, not before `after`, at which a line of the curve passes 0 and it holds.
+    """The depth at which a line of the curve first satisfies `holds(value, 0)`; None if nowhere.
 
-    Next to a depth at which a run diverged, nothing is known in between: it is the deeper end.
+    Skips segments up to `after`. A segment with a diverged run gives its deeper end.
     """
     if after <= curve[0].depth and holds(getattr(curve[0], line), 0):
         return float(curve[0].depth)

@@ -60,7 +60,7 @@ METRICS = ("score", "stream_similarity_final", "H_res_distance_final", "amax_bac
 """Compared metrics: the score on its own scale, the others by their difference."""
 
 HIGHER, LOWER, ALIKE = "higher", "lower", "the same"
-"""Verdicts of other metrics than the score; of any metric, where the sides differ by rounding."""
+"""Verdicts on metrics other than the score; ALIKE: on any metric if sides differ by rounding."""
 
 PERCENT, POINTS = "%", "points"
 """Units of effects: the change of a positive score, and percentage points of a share."""
@@ -88,20 +88,19 @@ def write_effects(config: Config, folder: Path) -> None:
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per contrast, depth, metric and platform: the mean difference over common seeds.
 
-    `effect` is `variant` less `against`, from `low` to `high` with 95 % confidence, in its `unit`:
-    PERCENT for the change of a positive score, whose ratio is compared, POINTS for a share, else
-    that of the metric. `against_mean` is the mean of `against` over the same seeds, the geometric
-    one of a positive score, and `seed_sd` its standard deviation in `unit`. A seed counts where
-    both sides have a value. `p` is that of no effect, and `p_holm` the same corrected for the
-    study's contrasts on the platform, metric by metric. `against_plain`: whether that one is a
-    plain residual network. `differs_in`: the settings that the two differ in, as
-    `differing_settings` names them. `at_edge`: the sides of a contrast at the best rates whose rate
-    is the smallest or the largest that was tried. `after_looking`: the settings on which the
-    verdict rests that were chosen by results.
+    `effect` is `variant` minus `against`, with its 95 % interval from `low` to `high`, in `unit`:
+    PERCENT for a positive score, whose ratio is compared, POINTS for a share, else the score's own;
+    empty for other metrics. `against_mean` is the mean of `against` over the same seeds (geometric
+    for a positive score), `seed_sd` its standard deviation in `unit`. A seed counts if both sides
+    have a value. `p` tests for no effect; `p_holm` is p corrected for the study's contrasts on the
+    platform, metric by metric. `against_plain`: whether `against` is a plain residual network.
+    `differs_in`: the settings in which the two differ, named by `differing_settings`. `at_edge`:
+    the sides of a contrast at the best rates whose rate is the smallest or the largest tried.
+    `after_looking`: the settings chosen by results on which the verdict rests.
 
-    Of the score alone: `ladder`, the plain network on whose ladder both sides are read;
-    `multiplier` with the ends of its 95 % interval, the step multiplier of `variant` over that of
-    `against`; `seeds_needed`, at which the effect would be significant.
+    For the score alone: `ladder`, the plain network on whose ladder both sides are read;
+    `multiplier`, the step multiplier of `variant` over that of `against`, with its 95 % interval;
+    `seeds_needed`, the number of seeds at which the effect would be significant.
     """
     valid, scores = counted(cells), scores_of(config)
     rows = []
@@ -132,14 +131,14 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                     if row["metric"] == "score" or not of_score_alone
                 ]
         rows += _judge_together(found, scores[name])
-    # Otherwise the text of a study would depend on empty fields of another one.
+    # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
 
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
-    """The undecided contrasts of scores in effects.csv, those that need the fewest seeds first.
+    """The undecided contrasts of scores in effects.csv, by ascending number of seeds needed.
 
-    Raises TableError if it cannot be read.
+    Raises TableError if the file cannot be read.
     """
     table = read_table(file)
     rows = table[(table["metric"] == "score") & (table["verdict"] == UNDECIDED)]
@@ -147,9 +146,9 @@ def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
 
 
 def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
-    """A study's own, and its extra variants against the plain residual network.
+    """A study's own contrasts, and its extra variants against the plain residual network.
 
-    Without contrasts of its own, every variant against the plain one.
+    A study without contrasts of its own compares every variant with the plain network.
     """
     settings, plain = config.studies[study], config.plain(study)
     labels = settings.extra_labels if settings.contrasts else settings.compared
@@ -172,7 +171,7 @@ class Comparison(NamedTuple):
     base: str
     """The plain network on whose ladder both are read; empty without one."""
     ladder: pd.DataFrame
-    """As `read_ladder` has it."""
+    """The table returned by `read_ladder`."""
 
 
 def _comparisons(config: Config, name: str, runs: Runs, score: Score) -> Iterator[Comparison]:
@@ -205,8 +204,8 @@ def _comparisons(config: Config, name: str, runs: Runs, score: Score) -> Iterato
 def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
     """The settings in which two cells' specs differ, as 'connection.coefficients.alpha'.
 
-    A component of another kind is one setting, whatever is in it, and so is a whole start: its
-    numbers have a meaning together alone. What the plain network is the same under is no difference
+    A component of another kind counts as one setting, and so does a start, whose numbers have a
+    meaning only together. Settings that do not affect the plain network do not count as different
     from it.
     """
     specs = [config.spec(Cell.parse(key)) for key in keys]
@@ -230,12 +229,12 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = ""
 
 
 def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
-    """The runs of these seeds; without any, all."""
+    """The runs of these seeds; all runs if no seeds are given."""
     return runs[runs.index.isin(seeds)] if seeds else runs
 
 
 def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
-    """The ladders of a study that were trained."""
+    """The trained ladders of a study."""
     settings = config.studies[study]
     bases = [base for base in settings.ladder if base in runs]
     found = {base: read_ladder(settings.rungs(base), runs) for base in bases}
@@ -243,11 +242,11 @@ def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
 
 
 def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
-    """Two sides in training steps: the columns of the step multipliers; empty without a ladder."""
+    """The columns that compare two sides in training steps; empty without a ladder."""
     if not one.base:
         return {}
     sign = 1 if score.better == "lower" else -1
-    # The multiplier of the plain network itself is one, also where its ladder turns back.
+    # The multiplier of the plain network itself is one, even if its ladder is not monotonic.
     logs = compare_multipliers(
         *(
             pd.Series(0.0, one.ladder.index)
@@ -299,12 +298,12 @@ def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
 
 
 def ends_of(found: Interval, unit: str, metric: str, of: float) -> tuple[float, float]:
-    """The ends of an effect's interval in its unit, as far as the metric's bounds allow.
+    """The ends of an effect's interval in its unit, clipped to the metric's bounds.
 
-    `of`: the mean from which the effect leads.
+    `of`: the mean of the side that the effect is relative to.
     """
     low, high = (in_unit(end, unit) for end in (found.low, found.high))
-    if unit == PERCENT:  # of a ratio the ends are possible anyway
+    if unit == PERCENT:  # both ends of a ratio are possible
         return low, high
     least, most = (in_unit(end - of, unit) for end in tasks.bounds_of(metric))
     return float(np.clip(low, least, most)), float(np.clip(high, least, most))
@@ -318,19 +317,19 @@ def unit_of(score: Score) -> str:
 
 
 def in_unit(effect: float, unit: str) -> float:
-    """An effect on the scale of `to_scale`, or the deviation of one, in its unit."""
+    """An effect, or a standard deviation, converted from the scale of `to_scale` to its unit."""
     if unit == PERCENT:
         return 100 * math.expm1(min(effect, FARTHEST) * math.log(10))
     return 100 * effect if unit == POINTS else effect
 
 
 def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts, which depend on the number of its questions."""
+    """The rows of a study with their verdicts, which depend on the number of its tests."""
     families: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         families[row["platform"], row["metric"]].append(row)
     for family in families.values():
-        # A pair that is asked for twice, and pairs of runs that are equal bit for bit, count once.
+        # A pair that is named twice, and pairs of runs that are equal bit for bit, are one test.
         p_of = {_same_numbers(row): row["p"] for row in family}
         p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
         for row in family:
@@ -343,7 +342,7 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
 
 
 def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that rows share if they compare the same numbers; text, since NaN equals nothing."""
+    """A key that rows share if they compare the same numbers; text, since NaN never equals NaN."""
     names = ("depth", "on_scale", "against_mean", "seed_sd")
     return tuple(str(row[name]) for name in names)
 

@@ -1,7 +1,7 @@
-"""An estimate, a mean with its interval, and the band that it is held against.
+"""Estimates, means with their intervals, and the bands that they are compared with.
 
-Whatever is judged here becomes an estimate first. Its interval lies inside the band, outside it, or
-reaches across an end: then nothing is decided.
+Every judged quantity becomes an estimate first. Its interval lies inside the band, outside it, or
+across an end of it, which decides nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval; `low` and `high` are NaN where there are too few values."""
+    """A mean with its 95 % interval; `low` and `high` are NaN if there are too few values."""
 
     what: str
     """The name of the metric."""
@@ -39,7 +39,7 @@ class Estimate:
     n: int
     """The number of values, or of seeds."""
     unit: str = ""
-    """LOG10 for a logarithm; else that of the metric."""
+    """LOG10 or another derived quantity, such as `spread`; empty: the metric's own unit."""
 
     def inside(self, band: Band) -> bool:
         """Whether the whole interval lies in the band."""
@@ -50,18 +50,18 @@ class Estimate:
         return self.high < band.low or self.low > band.high
 
     def within(self, reach: float) -> Estimate:
-        """The estimate with an interval of mean ± reach, where it has none of its own."""
+        """The estimate with an interval of mean ± reach, if it has no interval."""
         if not math.isnan(self.low):
             return self
         return replace(self, low=self.mean - reach, high=self.mean + reach)
 
     def clipped(self, possible: Band) -> Estimate:
-        """The estimate with an interval that holds possible values alone."""
+        """The estimate with its interval clipped to the possible values."""
         low, high = max(self.low, possible.low), min(self.high, possible.high)
         return replace(self, low=low, high=high)
 
     def mapped(self, scale: Callable[[float], float]) -> Estimate:
-        """The estimate in another unit, on a scale that is monotonic in this one."""
+        """The estimate on another scale, a monotonic function of this one, in the metric's unit."""
         low, high = sorted((scale(self.low), scale(self.high)))
         return replace(self, mean=scale(self.mean), low=low, high=high, unit="")
 
@@ -79,9 +79,9 @@ def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -
     """The difference of the means of unpaired values with Welch's interval; n: the smaller side."""
     n, mean, half = min(len(a), len(b)), t_interval(a).mean - t_interval(b).mean, math.nan
     if n >= MIN_SEEDS:
-        equal = a.nunique() == b.nunique() == 1  # no variance to take an interval from
+        equal = a.nunique() == b.nunique() == 1  # no variance for an interval
         if not equal:
-            from scipy import stats  # loaded where it is needed: it takes longer than a report
+            from scipy import stats  # imported here: loading it takes longer than a report
 
             low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
         half = 0.0 if equal else float(high - low) / 2
@@ -89,7 +89,7 @@ def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -
 
 
 def predict_one_more(values: pd.Series, what: str) -> Estimate:
-    """The interval in which one more value would fall: √(n + 1) times that of the mean."""
+    """The mean with the prediction interval of one more value: √(n + 1) times that of the mean."""
     found = estimate_mean(values, what)
     half = (found.high - found.mean) * math.sqrt(found.n + 1)
     return replace(found, low=found.mean - half, high=found.mean + half)

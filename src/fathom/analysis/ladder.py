@@ -29,13 +29,13 @@ def read_ladder(rungs: Mapping[float, str], runs: Mapping[str, pd.DataFrame]) ->
 
 
 Ladders = Mapping[str, pd.DataFrame]
-"""By plain network, its scores on its ladder: see `read_ladder`."""
+"""Ladders by plain network, each as returned by `read_ladder`."""
 
 
 def ladder_at(chosen: Mapping[int, str], ladders: Ladders) -> pd.DataFrame:
-    """The ladder of the plain network that each seed has chosen; without seeds that have none.
+    """The ladder of each seed's chosen plain network, without seeds that have no ladder.
 
-    It has the factors that all of these ladders have: of others a seed would not know an end.
+    It has the factors that all of these ladders have; others would lack a score at some seed.
     """
     found = {
         seed: ladders[label].loc[seed]
@@ -46,7 +46,7 @@ def ladder_at(chosen: Mapping[int, str], ladders: Ladders) -> pd.DataFrame:
 
 
 def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:
-    """ln of the factor of its steps at which a plain network ends at a score.
+    """ln of the factor of its steps at which a plain network reaches a score.
 
     `ladder`: scores by ascending factor; between two, the score is a straight line over the
     logarithm of the steps. `sign` is 1 where lower scores are better, else −1. −inf: the plain
@@ -73,16 +73,16 @@ def is_equivalent(logs: Interval) -> bool:
 
 
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:
-    """ln m by seed, of the seeds that both have. `ladder`: as of `read_ladder`."""
+    """ln m by seed, for the seeds that both have. `ladder`: as returned by `read_ladder`."""
     seeds = ladder.index.intersection(scores.index)
     found = [log_multiplier(dict(ladder.loc[seed]), scores[seed], sign) for seed in seeds]
     return pd.Series(found, seeds, dtype=float)
 
 
 def compare_multipliers(one: pd.Series, other: pd.Series) -> Interval | None:
-    """The mean of ln(m / m') over common seeds; ln m and ln m' by seed.
+    """The mean of ln(m / m') over common seeds, given ln m and ln m' by seed.
 
-    None if one of them is outside of the ladder, or if there are too few for an interval.
+    None if a seed is outside its ladder, or if there are fewer than MIN_SEEDS seeds.
     """
     seeds = one.index.intersection(other.index)
     one, other = one[seeds], other[seeds]

@@ -1,4 +1,4 @@
-"""Where numbers were measured. The workflow names figures by it, so: standard library only."""
+"""Platforms of runs. The workflow names figures by them, so: standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
 
 
 def device_of(machine: str) -> str:
-    """The device of a machine as it names itself: `cuda` of `cuda-nvidia-h100-linux`.
+    """The device of a machine, from its name: `cuda` for `cuda-nvidia-h100-linux`.
 
     PyTorch calls Metal `mps`. MLX calls every GPU `gpu`: on Apple's systems that is Metal.
     """
@@ -63,8 +63,8 @@ def labels_of(
 ) -> dict[str, str]:
     """Display names of platforms and backends, by name.
 
-    That is the framework; with the machine of imported runs where results are of several machines,
-    as `labels` name it, as in 'PyTorch on NVIDIA H100'.
+    A name is the framework. If results come from several machines, it adds the machine of imported
+    runs, named by `labels`, as in 'PyTorch on NVIDIA H100'.
     """
     platforms = [Platform.parse(name) for name in dict.fromkeys(names)]
     several = len({platform.machine for platform in platforms}) > 1

@@ -55,7 +55,7 @@ def write_tables(config: Config, folder: Path) -> None:
     rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
     cells = cells_table(config, runs, rows)
     summary = summary_table(cells)
-    # Of ladder trainings only scores are read. They have a third of the reference's steps.
+    # Only the scores of ladder trainings are read; they have a third of the reference's steps.
     added = {name: study.ladder_trainings for name, study in config.studies.items()}
     curves = [run for run in runs if run.cell.variant not in added[run.cell.study]]
     tables = {
@@ -80,7 +80,7 @@ def _axes(run: Run) -> dict[str, Any]:
 
 
 def platform_of(run: Run) -> str:
-    """The key of where a run was measured; empty if its numbers do not count."""
+    """The platform key of a run; empty if its numbers do not count."""
     imported_from = run.platform if run.status == "imported" else ""
     return Platform(run.cell.backend, imported_from).name if run.counts else ""
 
@@ -93,7 +93,7 @@ def _made_by(run: Run) -> str:
 def cells_table(config: Config, runs: Sequence[Run], rows: Rows) -> pd.DataFrame:
     """The table of cells: a row per run with axes, platform, status and, if it counts, metrics."""
     table = pd.DataFrame([_cell_row(config, run, rows.get(run.folder)) for run in runs])
-    # Otherwise the text of a run would depend on whether another one is missing.
+    # Fixed types: otherwise a missing run would change the text of the others.
     return table.astype({"steps": "Int64", "first_nonfinite_step": float})
 
 
@@ -122,11 +122,11 @@ LAST = ("chance_loss", "steps")
 
 
 def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
-    """The numbers of a whole run by the name of their column, its score and its outcome."""
+    """The outcome, score and metrics of a whole run, by column."""
     outcome, value = tasks.outcome_of(spec, rows, judged_by)
     score, measured = tasks.score_of(spec.task, judged_by), summarise(rows, tasks.run_metrics())
     if outcome == "diverged":
-        # An accuracy is finite even where no logit is: it would count as 0 %.
+        # An accuracy is finite even if no logit is, and would count as 0 %.
         value, measured = None, measured | dict.fromkeys(_of_the_trained())
     return {
         "outcome": outcome,
@@ -140,7 +140,7 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
 
 
 def _of_the_trained() -> Iterator[str]:
-    """The run metrics that are measured on the network at evaluations or after training."""
+    """Names of the run metrics that are measured at evaluations or after training."""
     when = {name: metric.when for name, metric in tasks.step_metrics().items()}
     for name, metric in tasks.run_metrics().items():
         if when[metric.of] in ("evaluations", "last step"):
@@ -160,9 +160,9 @@ def _why_missing(config: Config, run: Run) -> str:
 
 
 def write_steps(file: Path, runs: Iterable[Run], rows: Rows) -> None:
-    """Write the table of steps: a row per step of these runs that count, to the last digit.
+    """Write the table of steps: a row per step of the runs that count, with all digits.
 
-    Without profiles, and without what clocks measured. Row by row: as a pandas table it would take
+    Profiles and times are left out. Rows are written one by one, since a pandas table would take
     three times as long.
     """
     of_runs = [run for run in runs if rows.get(run.folder)]
@@ -175,13 +175,13 @@ def write_steps(file: Path, runs: Iterable[Run], rows: Rows) -> None:
     for run in of_runs:
         axes = [*_axes(run).values(), platform_of(run)]
         for row in rows[run.folder]:
-            # An empty field is the only missing number that a table has; NaN differs from itself.
+            # Missing numbers are empty fields; only NaN differs from itself.
             table.writerow(axes + ["" if v != v else v for v in map(row.get, names)])
     write_bytes(file, pack(text.getvalue()))
 
 
 def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
-    """The table of profiles: a row per number of every profile of these runs that count."""
+    """The table of profiles: a row per value of every profile of the runs that count."""
     found = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}
@@ -202,7 +202,7 @@ SYSTEM = ("os", "cpu", "python", "numpy", "threads")
 def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
     """The table of platforms: a row per platform, machine and software version.
 
-    `made_by`: of imported runs, the code that made them.
+    `made_by` is the code that made imported runs.
     """
     rows = []
     for run in filter(lambda run: run.counts, runs):
@@ -228,10 +228,10 @@ def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Seeds summarised: a row per study × depth × variant × platform.
+    """Summary over seeds: a row per study × depth × variant × platform.
 
-    For every metric that is averaged, what `mean_with_ci` says of it: `_n`, `_mean`, `_sd`, `_low`
-    and `_high`. Of a time also `_fastest`, the shortest: other work on the machine only adds to it.
+    Every averaged metric has columns `_n`, `_mean`, `_sd`, `_low` and `_high`, by `mean_with_ci`.
+    A time also has `_fastest`, the shortest: other work on the machine only adds to it.
     """
     rows = []
     for group, seeds in counted(cells).groupby(GROUP, sort=False):

@@ -25,12 +25,12 @@ from fathom.config import Config, count_parameters
 from fathom.metrics.scores import Score
 
 FACTORS = ("channels", "layers", "tokens")
-"""By whose logarithms ln m is fitted."""
+"""Factors whose logarithms are the regressors of ln m."""
 
 GROWS, SHRINKS = "grows", "shrinks"
 NOT_VARIED, OUTSIDE, CONFOUNDED = "not varied", "outside", "confounded"
-"""Why a coefficient is not fitted: its factor is the same at all sizes; a multiplier is outside of
-its ladder; other factors vary alike."""
+"""Reasons for a missing coefficient: its factor is the same at all sizes; a multiplier is outside
+its ladder; its factor is collinear with others."""
 
 PLACE = ("study", "platform", "depth")
 
@@ -41,7 +41,7 @@ OF_WORTH = [
     "answer", "on_ladder", "outside", "multiplier", "low", "high", "least", "most", "break_even",
     "verdict", "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
 ]  # fmt: skip
-"""Columns of a size that its row of worth.csv has."""
+"""Columns copied from a size's row of worth.csv."""
 
 SIZE_COLUMNS = [
     "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
@@ -65,12 +65,12 @@ def sizes_table(
 ) -> tuple[pd.DataFrame, list[pd.Series]]:
     """A row per design and size, and ln m of each row by seed.
 
-    A size is a depth of a study with `plain_at_size`; a design is a connection with a step
-    multiplier at two sizes or more, under the shortest of its labels. Of a size on several
-    platforms of a backend the one with most seeds has a row. `gain`: nats below the plain network,
-    with the ends of the 95 % interval over seeds; NaN where the score has another unit. `tried`:
-    the rates of plain networks there, `best_tried` that of the lowest tuning loss; NaN where runs
-    have none.
+    A size is a depth of a study with `plain_at_size`. A design is a connection with a step
+    multiplier at two sizes or more, named by the shortest of its labels. For a size on several
+    platforms of a backend, the platform with most seeds has the row. `gain`: nats below the plain
+    network, with the ends of the 95 % interval over seeds; NaN if the score has another unit.
+    `tried`: the learning rates of plain networks there. `best_tried`: the rate of the lowest tuning
+    loss; NaN if runs have none.
     """
     valid, scores = counted(cells), scores_of(config)
     told = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
@@ -112,9 +112,9 @@ def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
     """A row per design and factor: its coefficient in the fit of ln m.
 
     ln m = a + b ln channels + c ln layers + d ln tokens, by least squares for each seed that all
-    sizes with a ladder have. The coefficient is the mean over seeds with Student's interval, `p`
-    that of zero and `p_holm` the same corrected for all coefficients of the backend. `verdict`:
-    GROWS, SHRINKS, UNDECIDED, or why there is none.
+    sizes with a ladder have. The coefficient is the mean over seeds with Student's interval. `p`
+    tests for zero, `p_holm` is p corrected for all coefficients of the backend. `verdict`: GROWS,
+    SHRINKS, UNDECIDED, or the reason for a missing coefficient.
     """
     rows: list[dict[str, Any]] = []
     for (design, backend), group in sizes[sizes["answer"] != ""].groupby(["design", "backend"]):
@@ -138,10 +138,10 @@ def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, Interval | str]:
-    """By factor, its coefficient over seeds, or why there is none.
+    """The coefficient over seeds, or the reason why it is missing, by factor.
 
     `factors`: a row for each size; `logs`: ln m in the same order, a column for each seed. With the
-    same sizes for all seeds, the mean of their coefficients is that of a fit to all points.
+    same sizes for all seeds, the mean coefficient equals that of one fit to all points.
     """
     varied = [name for name in factors if factors[name].nunique() > 1]
     found: dict[str, Interval | str] = dict.fromkeys(factors, NOT_VARIED)
@@ -176,7 +176,7 @@ def _designs(
 
 
 def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Width, depth, and of the plain network: tokens, steps, parameters and rate."""
+    """Width, depth, and the plain network's tokens, steps, parameters and learning rate."""
     study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
     settings = config.studies[study].of(plain)
     return {
@@ -190,10 +190,10 @@ def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
-    """The rates of a study's plain networks of its size, and which has the lowest tuning loss.
+    """The rates of a study's plain networks, and the rate of the lowest mean tuning loss.
 
-    Its mean is over the seeds that all rates have. A rate at which one of these diverged is not the
-    best one.
+    Means are over the seeds that all rates have. A rate at which one of these runs diverged is not
+    the best one.
     """
     settings, found = config.studies[study], defaultdict(dict)
     for run in runs.to_dict("records"):
@@ -211,7 +211,7 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
 
 
 def _gain(pair: Pair, score: Score) -> dict[str, float]:
-    """Nats below the plain network after equal steps, over common seeds."""
+    """Mean nats below the plain network after equal steps, with the interval over common seeds."""
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
     found = t_interval((nats * (pair.theirs - pair.ours)).dropna())
     ends = {"gain": found.mean, "gain_low": found.low, "gain_high": found.high}
@@ -228,11 +228,11 @@ def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:
-    """Give a size without a cost that of the same network in any study of sizes.
+    """Give a size without a cost the cost of the same network in any study with sizes.
 
-    It may have another rate there, or have been timed on another machine than its runs are of.
-    Steps are timed at the width of a study and at a larger one, which may be that of another study.
-    Operations are counted at its own.
+    The rate may differ there, and the timing may be from another machine than the runs. Steps are
+    timed at the width of a study and at a larger one, which may be the width of another study.
+    Operations are counted at the study's own width.
     """
     timed: dict[Network, dict[str, Any]] = {}
     counted_work: dict[Network, dict[str, Any]] = {}

@@ -14,19 +14,19 @@ BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecid
 """Verdicts of two trainings by their scores."""
 
 SIGNIFICANCE_LEVEL = 0.05
-"""The chance that any of a study's effects is significant where there is none."""
+"""Family-wise error rate: the chance that a study reports any effect where there is none."""
 
 MOST_SEEDS = 100
-"""More seeds than this are not said to be needed: no one would train them."""
+"""Maximum number of seeds that is reported as needed: no one would train more."""
 
 FLOAT32_TOLERANCE = 1e-5
-"""Largest difference that another order of float32 sums explains, if no seed exceeds it."""
+"""Largest difference over seeds that another order of float32 sums explains."""
 
 
 def p_value(found: Interval) -> float:
-    """The two-sided p of a mean of zero by Student's t.
+    """The two-sided p-value of Student's t for a mean of zero.
 
-    NaN where there is no interval. Equal values have no spread: 0, or 1 if all of them are zero.
+    NaN without an interval. For equal values, which have no spread: 1 if all are zero, else 0.
     """
     if math.isnan(found.half):
         return math.nan
@@ -38,10 +38,9 @@ def p_value(found: Interval) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in the same order (Holm 1979); NaN counts as none.
+    """p-values corrected for their number, in the same order (Holm 1979); NaN is not counted.
 
-    Where those below a level are taken for effects, the chance that any of them is none stays below
-    the level, however the tests depend on each other.
+    Controls the family-wise error rate under any dependence of the tests.
     """
     order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
     found, largest = [math.nan] * len(p_values), 0.0
@@ -59,9 +58,9 @@ def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str
 
 
 def seeds_to_decide(mean: float, sd: float, tests: int) -> int | None:
-    """The fewest seeds at which a difference would be significant beside `tests` contrasts in all.
+    """The fewest seeds at which a difference would be significant as one of `tests` contrasts.
 
-    Provided that its mean and its standard deviation stay. None if MOST_SEEDS are not enough.
+    Assumes the same mean and standard deviation. None if MOST_SEEDS are not enough.
     """
     for n in range(3, MOST_SEEDS + 1):
         if abs(mean) > quantile(n, tests) * sd / math.sqrt(n):

@@ -34,10 +34,10 @@ from fathom.config import Config, Study
 from fathom.metrics.scores import Score
 
 LARGER, EQUAL, SMALLER = "larger", "equal", "smaller"
-"""Verdicts of the largest rates of two variants, beside UNDECIDED; and what one seed says."""
+"""Verdicts on the largest rates of two variants, beside UNDECIDED; also those of single seeds."""
 
 LEVEL_STEPS, SPIKE, RECOVERED = 10, 1.2, 1.1
-"""Steps of a loss's level, and the losses at which a spike begins and ends, over that level."""
+"""Steps over which a level is the mean loss; ratios to it at which a spike begins and ends."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "to_pass", "rates", "smallest",
@@ -56,19 +56,19 @@ def write_stability(config: Config, folder: Path) -> None:
 
 
 def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """A row per variant, depth and platform of the studies with `rates`, over its rates there.
+    """A row per variant, depth and platform of the studies with `rates`, over all rates there.
 
-    `to_pass` is the score that a run has to pass to train; NaN if every run that learned does.
-    `largest` is the largest rate that trains, the median over `seeds` with its range; 0: none does.
-    `at_top`: at how many seeds that is the `greatest` rate tried. `best` is the rate of the best
-    mean score, `good` the number of rates around it that are good, from `good_low` to `good_high`;
-    NaN if no ladder tells. `runs` are all of its runs; `diverged` did, `untrained` did not but end
-    above the line, `spiked` have one of the `spikes`, of which so many `recovered`.
+    `to_pass` is the score that a run must pass to train; NaN if its outcome decides. `largest` is
+    the median over `seeds` of the largest rate that trains (0: none), with its range; `at_top` is
+    the number of seeds at which it is the `greatest` rate tried. `best` is the rate of the best
+    mean score, `good` the number of good rates around it, from `good_low` to `good_high`; NaN
+    without a ladder. `runs` counts all runs, `diverged` those that diverged, `untrained` others
+    that do not train, `spiked` those with any of the `spikes`; `recovered` counts spikes.
 
     `against` is the plain network, or the other side of a contrast; empty for the plain network
-    itself. Over the rates that both were trained at, and of the seeds that `both` have, `larger`,
-    `equal` and `smaller` count those at which the variant's largest rate is so, `ratio` is the
-    median of the ratio, with its range; NaN if a seed does not tell it.
+    itself. `both` is the number of common seeds, compared over the common rates. `larger`, `equal`
+    and `smaller` count seeds by the variant's largest rate relative to the other's. `ratio` is the
+    median ratio with its range; NaN if a seed has none.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
@@ -92,7 +92,7 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
 
 
 def _families(config: Config, study: str, depth: int, platform: str) -> dict[str, dict[float, str]]:
-    """Labels by learning rate of every variant, of the rates that the study trains there."""
+    """Labels by variant and learning rate, for the rates trained at this depth and platform."""
     place = depth, Platform.parse(platform).backend
     trained = {c.variant for c in config.cells_of(study) if (c.depth, c.backend) == place}
     families = {
@@ -103,7 +103,7 @@ def _families(config: Config, study: str, depth: int, platform: str) -> dict[str
 
 
 def _pairs(config: Config, study: str, families: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every variant with the plain network, which has none, and pairs of contrasts between them."""
+    """(variant, plain network) for each variant, "" for the plain one itself; then contrasts."""
     settings, plain = config.studies[study], config.plain(study)
     against = plain if plain in families else ""
     yield from ((base, "" if base == against else against) for base in families)
@@ -128,7 +128,7 @@ def trains(study: Study, runs: pd.DataFrame) -> pd.Series:
 
 
 def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.Series:
-    """The largest rate that trains, by seed; 0 if none does. Of seeds that have every rate."""
+    """The largest rate that trains, 0 if none does, by seed that has every rate."""
     does = {rate: trains(study, runs[label]) for rate, label in family.items()}
     table = pd.DataFrame(does).dropna().astype(bool)
     rates = np.array(list(table.columns), float)
@@ -137,7 +137,7 @@ def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.S
 
 
 def _told(study: Study, family: Mapping[float, str], runs: Runs, score: Score) -> dict[str, Any]:
-    """The columns of a row about one variant, but for its spikes."""
+    """The columns of a row about one variant, except its spikes."""
     largest = largest_rates(study, family, runs)
     of_all = pd.concat([runs[label] for label in family.values()])
     diverged = of_all["outcome"] == "diverged"
@@ -162,7 +162,7 @@ def _told(study: Study, family: Mapping[float, str], runs: Runs, score: Score) -
 def _good(
     study: Study, family: Mapping[float, str], runs: Runs, score: Score, best: str
 ) -> dict[str, float]:
-    """The good rates, around the best one; none where no ladder tells."""
+    """Number and ends of the good rates around the best one; empty without a readable ladder."""
     base = next((base for base in study.ladder if base in runs), None)
     if base is None:
         return {}
@@ -193,7 +193,7 @@ def _good(
 def _spiked(
     steps: pd.DataFrame, study: str, platform: str, depth: int, labels: Sequence[str]
 ) -> dict[str, int]:
-    """The spikes of all runs of these labels."""
+    """Counts of spikes, recovered spikes and runs with a spike, over all runs of these labels."""
     own = steps[
         (steps["study"] == study)
         & (steps["platform"] == platform)
@@ -212,7 +212,7 @@ def _spiked(
 
 
 def count_spikes(losses: np.ndarray) -> tuple[int, int]:
-    """(spikes, recovered ones) of a run's positive training losses, in order.
+    """(spikes, recovered spikes) in a run's positive training losses, given in order.
 
     A loss that is not finite is above any level.
     """
@@ -236,7 +236,7 @@ def count_spikes(losses: np.ndarray) -> tuple[int, int]:
 def _compare(
     study: Study, our_family: Mapping[float, str], their_family: Mapping[float, str], runs: Runs
 ) -> dict[str, Any]:
-    """The columns of a row about one variant against another, over the rates of both."""
+    """The columns of a row that compare one variant with another, over their common rates."""
     common = [rate for rate in our_family if rate in their_family]
     ours, theirs = (
         largest_rates(study, {rate: family[rate] for rate in common}, runs)
@@ -263,14 +263,14 @@ def _compare(
 
 
 def _one_seed(ours: float, theirs: float, top: float) -> str:
-    """LARGER, EQUAL or SMALLER; empty where both are bounds."""
+    """LARGER, EQUAL or SMALLER for one seed; empty if both rates are bounds."""
     if ours == theirs:
         return "" if ours in (0, top) else EQUAL
     return LARGER if ours > theirs else SMALLER
 
 
 def _median(values: pd.Series, name: str) -> dict[str, float]:
-    """The median of rates or of their ratios, as of factors, with the range; NaN of none."""
+    """The median of rates or ratios on a log scale, with the range; empty without values."""
     found = sorted(values.tolist())
     if not found:
         return {}

@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 
 
 def t_quantile(df: float, p: float) -> float:
-    """The value below which Student's t with `df` degrees of freedom lies with probability p."""
+    """The p-quantile of Student's t with `df` degrees of freedom."""
     # Not at the top: planning a workflow needs no quantile. scipy.stats takes a second to load.
     from scipy.special import stdtrit
 
@@ -60,20 +60,20 @@ def t_interval(values: pd.Series | np.ndarray) -> Interval:
 
 
 def is_ratio(metric: str) -> bool:
-    """Whether two values of a run metric are compared by their ratio, and not by the difference."""
+    """Whether two values of a run metric are compared by their ratio, not their difference."""
     return tasks.bounds_of(metric) == POSITIVE
 
 
 def to_scale(values: pd.Series, *, ratio: bool) -> pd.Series:
-    """Values on the scale on which they are compared: log10 of those compared by their ratio."""
+    """Values on the scale of comparison: log10 if they are compared by their ratio."""
     return log10(values) if ratio else pd.to_numeric(values)
 
 
 def log10(values: pd.Series) -> pd.Series:
     """log10 of a run metric; NaN where it is missing or zero.
 
-    The last digit of NumPy's own depends on the processor, and differences of logarithms may have
-    few other digits.
+    Computed by the C library: the last digit of NumPy's log10 depends on the processor, and a
+    difference of logarithms may have few other digits.
     """
     numbers = pd.to_numeric(values)
     positive = numbers.where(numbers > 0).astype(float)
@@ -88,7 +88,7 @@ def finite_scores(runs: pd.DataFrame) -> pd.Series:
 def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
     """Differences of values on the scale of `to_scale`.
 
-    Of nearly equal ones the logarithm of the ratio has digits that two logarithms have lost.
+    The logarithm of the ratio keeps digits that a difference of near-equal logarithms loses.
     """
     one, other = pd.to_numeric(one), pd.to_numeric(other)
     if not ratio:
@@ -97,36 +97,36 @@ def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
 
 
 def _finite(values: pd.Series | np.ndarray) -> np.ndarray:
-    """The numbers among them. A NumPy array: small pandas series take ten times as long."""
+    """The values that are not NaN. A NumPy array: small pandas series take ten times as long."""
     found = np.asarray(values, dtype=float)
     return found[~np.isnan(found)]
 
 
 def _sum(values: Iterable[float]) -> float:
-    """The sum, rounded once, so that no processor's order of additions is in it.
+    """The sum, rounded once, so that it does not depend on the order of additions.
 
-    Otherwise the spread of nearly equal values has no digit that is the same everywhere.
+    Otherwise processors would agree in no digit of the spread of nearly equal values.
     """
     given = list(values)
     return math.fsum(given) if all(map(math.isfinite, given)) else sum(given)
 
 
 FARTHEST = 200
-"""Powers of ten from the mean: no axis has room for more."""
+"""Maximum distance from the mean in powers of ten: no axis has room for more."""
 
 
 def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, float]:
     """n, mean and sd of the finite values of a metric, and the ends of its 95 % interval.
 
-    Of a positive metric the mean is the geometric one, and the interval that of the logarithm. If
-    a value is 0, which has none, and for every other metric, both are the arithmetic ones. An
-    interval never passes `bounds`. Below MIN_SEEDS values its ends are NaN.
+    For a positive metric the mean is geometric, and the interval is that of the logarithm. For
+    other metrics, and if a value is 0, which has no logarithm, both are arithmetic. The interval
+    is clipped to `bounds`. Below MIN_SEEDS values its ends are NaN.
     """
     finite = _finite(values)
     plain = t_interval(finite)
     mean = plain.mean
     if plain.n and bounds == POSITIVE and (finite > 0).all():
-        # Relative to one of them, so that equal values have exactly their mean.
+        # Relative to the first value, so that the mean of equal values is exact.
         unit = float(finite[0])
         found = t_interval(np.log10(finite / unit))
         logs = np.array([found.low, found.mean, found.high])

@@ -1,7 +1,7 @@
-"""Times of a training step that can be compared: measured in turns, by `benchmarks/steps.py`.
+"""Comparable times of a training step, measured in turns by `benchmarks/steps.py`.
 
-Runs have clocks too. But runs train beside other work, and on other days: the same step takes twice
-as long in some. Without the file, the fastest run of a network stands for it.
+The clocks of runs do not compare: runs train beside other work and on different days, so the same
+step takes twice as long in some. Without the file, the fastest run of a network is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepTime(NamedTuple):
     ratio: float = math.nan
     ratio_low: float = math.nan
     ratio_high: float = math.nan
-    """Over the study's plain network in the same turns, with the range; NaN if it was not timed."""
+    """Time over the plain network's in the same turns, with its range; NaN if not timed."""
 
 
 StepTimes = Mapping[tuple[str, int, str, str], StepTime]
@@ -57,11 +57,11 @@ def changes_width(study: Study, variant: str) -> bool:
 
 
 def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
-    """Every variant's, from the table `step_times` of the config; none without one.
+    """The step times of every variant, from the config's table `step_times`; empty without one.
 
-    `wider`: of the same networks at a larger width than the study's, instead of at its own.
-    Variants whose steps are the same work have one time. Raises TableError if that is no such
-    table.
+    `wider`: read the same networks at a larger width than the study's, instead of at its own.
+    Variants whose steps are the same work share one time. Raises TableError if the table is
+    missing or invalid.
     """
     if not config.step_times:
         return {}
@@ -79,7 +79,7 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         plain = config.plain(row.study)
         if not plain or first_of[plain] != getattr(row, "over", ""):
             fields |= dict.fromkeys(("ratio", "ratio_low", "ratio_high"), math.nan)
-        # Tables name no machine for runs made here: it is this one.
+        # Runs made here have no machine name: each time is also stored under an empty one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
             found[key] = StepTime(**fields)
@@ -87,11 +87,11 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
 
 
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """The summary with times, where variants whose steps are the same work have one time of a step.
+    """The summary with one time of a step for all variants whose steps are the same work.
 
-    With a table `step_times` in the config it is the time of that table, and NaN where it has none.
-    Else it is the fastest run of the first of them, since others may have been trained on another
-    day. Raises TableError if that is no such table.
+    With `step_times` in the config it is the time in that table, NaN if the table has none.
+    Otherwise it is the fastest run of the first of these variants, since others may have been
+    trained on another day. Raises TableError if the table is missing or invalid.
     """
     if PER_STEP not in summary:  # nothing was run
         return summary

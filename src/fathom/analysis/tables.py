@@ -1,8 +1,8 @@
 """Table files: their names and columns, and how they are written and read.
 
-A folder has the tables of all studies. Below it, in `studies/STUDY`, are the same tables with the
-rows of one study, which its figures read: so a run of one study changes no figure of another. The
-steps of runs are there alone.
+A folder holds the tables of all studies. `studies/STUDY` below it holds the same tables with the
+rows of one study. Its figures read these, so a run of one study changes no figure of another. The
+steps of runs are in these folders only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GZIP_LEVEL = 2
 
 
 class TableError(UserError):
-    """A file that is no table of ours; the message names it and what makes it again."""
+    """An invalid table file; the message names it and the command that makes it again."""
 
 
 def of_study(folder: Path, study: str) -> Path:
@@ -48,12 +48,12 @@ def of_study(folder: Path, study: str) -> Path:
 
 
 def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable[str] = ()) -> None:
-    """Write tables by file name, each all at once; those in BY_STUDY also for each of `studies`.
+    """Write tables by file name, each atomically; those in BY_STUDY also for each of `studies`.
 
-    A table with a row for each run (it has a column `seed`) holds what runs recorded, to the last
-    digit. In any other, numbers have as many digits as are the same on every processor.
-    What clocks measured is in the tables of TIMES alone: so what does not show times is the same
-    when a run is repeated.
+    A table with a row for each run (it has a column `seed`) keeps all recorded digits. In others
+    numbers are rounded to digits that are the same on every processor.
+    Times are in the tables of TIMES alone, so that outputs without times stay the same if a run
+    is repeated.
     """
     pattern = f"({'|'.join(tasks.times())})(_(n|mean|sd|low|high|fastest))?"
     files = {}
@@ -72,7 +72,7 @@ def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable
 
 
 def pack(text: str) -> bytes:
-    """The text compressed, without a name or a time: the same text makes the same bytes."""
+    """The text as gzip without file name and time, so that equal texts make equal bytes."""
     return gzip.compress(text.encode(), GZIP_LEVEL, mtime=0)
 
 
@@ -97,7 +97,7 @@ BY_STUDY = (
     "worth.csv",
     "stability.csv",
 )
-"""Tables that are also there for each study alone: what its figures read, besides its steps."""
+"""Tables that are also written for each study: its figures read them, besides its steps."""
 
 STEP_TIMES = "step_times.csv"
 """The table that `benchmarks/steps.py studies` writes; a config names its path."""
@@ -115,7 +115,7 @@ TIMES = {
     "cells.csv": ("times.csv", [*AXES, "platform"]),
     "summary.csv": ("times_summary.csv", GROUP),
 }
-"""By table, the table of its times and the keys of a row there."""
+"""The table of times, and the keys of its rows, by table."""
 
 COLUMNS = {
     "cells.csv": ["key", *AXES, *TRAINED, "platform", "machine", "status", "reason", "outcome",
@@ -146,7 +146,7 @@ COLUMNS = {
                  "high", "width", "operations", "bytes"],
     **dict(TIMES.values()),
 }  # fmt: skip
-"""Columns that every table of a file name has."""
+"""Columns that a table must have, by file name."""
 
 
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
@@ -157,8 +157,8 @@ def read_table(
 ) -> pd.DataFrame:
     """A table as written. Text stays text, and an empty text is not a missing number.
 
-    `name`: of the table that it stands for, where the file is called otherwise. `only`: these
-    columns; None means all. Raises TableError, with the remedy, for a file that is no such table.
+    `name`: the name of the table, if the file has another. `only`: the columns to read; None means
+    all. Raises TableError, with the remedy, if the file is missing or invalid.
     """
     try:
         if file.suffix != ".gz" and file.read_bytes()[-1:] not in (b"", b"\n"):
@@ -184,24 +184,24 @@ def read_table(
 
 
 def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
-    """The steps of these studies, given the folder of the tables of all."""
+    """The steps of these studies; `folder` holds the tables of all studies."""
     return _read_steps(folder, studies, None)
 
 
 def read_losses(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
-    """Their losses alone, by run and step: a fraction of the time of all metrics."""
+    """The losses of these studies by run and step; much faster to read than all metrics."""
     return _read_steps(folder, studies, COLUMNS[STEPS])
 
 
 def _read_steps(folder: Path, studies: Iterable[str], only: Sequence[str] | None) -> pd.DataFrame:
     tables = [read_table(of_study(folder, study) / STEPS, only=only) for study in studies]
-    # Columns of an empty table have no type of their own.
+    # Empty tables are skipped: their columns have no type.
     found = [table for table in tables if len(table)] or tables[:1]
     return pd.concat(found, ignore_index=True) if found else table_of([], STEPS)
 
 
 def read_with_times(file: Path) -> pd.DataFrame:
-    """A table of TIMES with its times. Raises TableError if they are of other rows."""
+    """A table of TIMES joined with its times. Raises TableError if their rows differ."""
     own, keys = TIMES[file.name]
     table, times = read_table(file), read_table(file.with_name(own))
     if not table[keys].astype(str).equals(times[keys].astype(str)):
@@ -210,7 +210,7 @@ def read_with_times(file: Path) -> pd.DataFrame:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
-    """These rows; of none, an empty table with the columns that a table of this name has."""
+    """A table of these rows; without rows, an empty table with the columns of this file name."""
     return pd.DataFrame(rows, columns=None if rows else COLUMNS[name])
 
 
@@ -242,7 +242,7 @@ def runs_by_place(cells: pd.DataFrame, study: str) -> Iterator[tuple[str, int, R
 
 
 def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """The rows of a table but for the trainings that studies' ladders add."""
+    """The rows of a table without the trainings that ladders add."""
     added = {
         (name, label) for name, study in config.studies.items() for label in study.ladder_trainings
     }

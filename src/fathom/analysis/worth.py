@@ -56,24 +56,23 @@ def worth_table(
 ) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies that have a plain network.
 
-    `against` is the plain network. `rate` is ONE_RATE: the variant differs from it in connection
-    and model alone; or BEST_RATES: each has its best learning rate, chosen for each seed by the
-    other seeds. After equal steps the variant's score differs by `change`, with the ends of its
-    95 % interval over seeds: a share of the plain network's where scores are compared as ratios.
+    `against` is the plain network. `rate` is ONE_RATE if the two differ in connection and model
+    alone, BEST_RATES if each has its best learning rate, chosen for each seed by the other seeds.
+    `change` is the difference of the scores after equal steps in `unit`, as in effects.csv, with
+    the ends of its 95 % interval over seeds.
 
-    Where the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is
-    the step multiplier m with the ends of its interval; `answer` says where the variant ends on the
-    ladder, `on_ladder` how many seeds have all of it, and `outside` how many of these end outside.
-    `p` is that of equal scores after equal steps, `p_holm` the same corrected: of a pair that the
-    table `effects` has it is the one there; others are held to all comparisons of the study on the
-    platform, there and here.
+    If the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is the
+    step multiplier m with the ends of its interval. `answer` is the variant's place on the ladder,
+    `on_ladder` the number of seeds with a whole ladder, `outside` the number of them outside it.
+    `p` tests for equal scores after equal steps. `p_holm` is p corrected: for a pair in the table
+    `effects` it is the value there, for others it is corrected over all comparisons of the study on
+    the platform, there and here.
     `break_even` is the overhead of a step at which the variant stops paying, m − 1.
 
-    `cost` is the time of a step over the plain network's at the study's `width`, and `cost_wider`
-    at the width `wider`, measured on `machine`; `operations` and `bytes` are counted, over the
-    plain network's. `net` is m over the cost. `depth_multiplier` is effective depth over depth,
-    of the table `depths`; an interval that is open there ends at 0 or infinity. `after_looking`: as
-    in effects.csv.
+    `cost` is the time of a step over the plain network's at the study's `width`, `cost_wider` the
+    same at the width `wider`, both on `machine`. `operations` and `bytes` are counted, over the
+    plain network's. `net` is m / cost. `depth_multiplier` is effective depth over depth, from the
+    table `depths`; an open interval ends at 0 or infinity. `after_looking`: as in effects.csv.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     times, wider = read_step_times(config), read_step_times(config, wider=True)
@@ -96,7 +95,7 @@ def worth_table(
             )
         is_asked = (effects["study"] == name) & (effects["metric"] == "score")
         rows += _judged(found, effects[is_asked])
-    # Otherwise the text of a study would depend on empty fields of another one.
+    # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
 
@@ -109,10 +108,10 @@ class Pair(NamedTuple):
     ours: pd.Series
     """The variant's score, by seed."""
     theirs: pd.Series
-    """The plain network's."""
+    """The plain network's score, by seed."""
     ladder: pd.DataFrame
-    """The same of the seeds with a whole ladder; a column for each factor of its steps, ascending;
-    without a ladder that of 1 alone."""
+    """The plain network's scores by seed, for seeds with a whole ladder; a column per factor of its
+    steps, ascending; without a ladder the factor 1 alone."""
 
 
 def pairs_of(
@@ -131,7 +130,7 @@ def pairs_of(
 
 
 def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
-    """Every variant of a study beside the plain network that trains alike, or at best rates."""
+    """Every variant with the plain network that trains alike, then the pairs at best rates."""
     settings, plain_network = config.studies[study], config.plain(study)
     bases = list(settings.ladder) or ([plain_network] if plain_network else [])
     ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases if base in runs}
@@ -150,9 +149,9 @@ def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pai
 
 
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the table of cells that are on a ladder, with the `factor` of the steps.
+    """The rows of cells.csv that are rungs of a ladder, with the `factor` of their steps.
 
-    `variant` is the plain network whose ladder it is.
+    `variant` is the plain network of the ladder.
     """
     settings = config.studies[study]
     places = {
@@ -186,7 +185,7 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
 
 
 def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
-    """What the ladder tells of one pair."""
+    """The columns of one pair that are read from its ladder."""
     factors = list(pair.ladder.columns)
     logs = log_multipliers(pair.ladder, pair.ours, sign)
     below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
@@ -210,9 +209,9 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
 
 
 def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts, one for each test: see `worth_table`.
+    """The rows of a study with their verdicts, the same for equal tests: see `worth_table`.
 
-    What no ladder tells of has no verdict.
+    Rows without a ladder have no verdict.
     """
     yield from (row for row in rows if not row["answer"])
     for platform in dict.fromkeys(row["platform"] for row in rows):
@@ -235,14 +234,14 @@ def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[d
 
 
 def _key(row: Mapping[str, Any], rate: str) -> tuple[Any, ...]:
-    """What rows of this table and of effects.csv share if they test the same."""
+    """A key that rows of this table and of effects.csv share if they are the same test."""
     return (rate, *(row[name] for name in ("depth", "variant", "against", "seeds")))
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of a step over the plain network's, as far as the table of step times has both.
+    """The cost of a step over the plain network's, if the table of step times has both.
 
-    Counts are the same on every platform.
+    Counted operations and bytes are the same on every platform.
     """
     counted_work = {key[:3]: time for key, time in times.items()}
     ours, theirs = _sides(counted_work, labels)
@@ -259,7 +258,7 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
 
 
 def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of the network at a larger width."""
+    """The cost of a step over the plain network's at a larger width; empty if not timed."""
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours is None or theirs is None:
         return {}
@@ -269,7 +268,7 @@ def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
 def ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
     """Our time of a step over the plain network's, `theirs`, with its range.
 
-    The median of the ratios in each turn, where steps were timed in turns with the plain network's.
+    If both were timed in the same turns, it is the median of the ratios within turns.
     """
     found = ours.ratio, ours.ratio_low, ours.ratio_high
     if math.isnan(ours.ratio):

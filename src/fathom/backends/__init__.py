@@ -1,6 +1,6 @@
-"""Backends: what a framework has to supply so that the models can train on it.
+"""Backends: the interface that a framework implements so that models can train on it.
 
-A backend is one file, named after the framework that it alone imports. It offers `connect`, which
+A backend is a module named after its framework; helper modules have names with `_`. Its `connect`
 picks the device and returns a `Backend`. NumPy's is the float64 oracle: ops and no trainer.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class BackendError(UserError):
-    """A framework, a device or memory that is not there; the message says what would be."""
+    """Error for a missing framework or device, or too little memory; the message names the fix."""
 
 
 ObjectiveFunction = Callable[["dict[str, Array]", "Batch"], "tuple[Array, dict[str, Array]]"]
-"""(parameters, a batch), in the backend's own arrays → the loss, a scalar, and what it reports:
-small arrays to keep for the metrics, from the same forward pass; among them `logits_finite`,
-whether all logits are."""
+"""(Parameters, batch) in the backend's arrays → (the scalar loss, reports by name). Reports are
+small arrays for the metrics from the same forward pass, among them `logits_finite`: whether all
+logits are finite."""
 
 
 InferredFunction = Callable[["dict[str, Array]", "dict[str, Array]"], "Array"]
@@ -45,7 +45,7 @@ InferredFunction = Callable[["dict[str, Array]", "dict[str, Array]"], "Array"]
 
 @dataclass(frozen=True)
 class Device:
-    """Where a backend computes."""
+    """Framework and hardware of a backend."""
 
     framework: str
     framework_version: str
@@ -54,7 +54,7 @@ class Device:
     name: str
     driver: str | None = None
     blas: str | None = None
-    """The library that does the matrix products, where it is ours to choose."""
+    """BLAS library of the matrix products; None if fathom does not choose it."""
 
 
 class Trainer(ABC):
@@ -62,15 +62,14 @@ class Trainer(ABC):
 
     @abstractmethod
     def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
-        """Forward and backward on each batch, update once by the mean of their gradients.
+        """Run forward and backward on each batch, and update once with the mean gradient.
 
-        What is measured, the mean of the losses and the reports of the last batch, stays on the
-        device.
+        The measurements stay on the device: mean loss, gradient norms and the last batch's reports.
         """
 
     @abstractmethod
     def infer(self, function: InferredFunction, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """`function` of the present parameters and of inputs by name, without gradients."""
+        """`function` of the current parameters and of inputs by name, without gradients."""
 
     @abstractmethod
     def collect(self) -> dict[str, np.ndarray]:
@@ -88,7 +87,7 @@ class Trainer(ABC):
         """
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """The present parameters by name, on the host."""
+        """Current parameters by name, on the host."""
         prefix = "param."
         return {
             name.removeprefix(prefix): value
@@ -98,7 +97,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def load_state(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` returned."""
+        """Restore a state that `state` returned."""
 
 
 class Backend(ABC):
@@ -115,19 +114,19 @@ class Backend(ABC):
         return self.trainer_class(self.ops, params, objective, update)
 
     def arithmetic(self) -> dict[str, str]:
-        """The instructions that the framework chose for this processor, by what chose them."""
+        """Instruction set that each library chose for this processor, by library."""
         return {}
 
     def peak_memory_bytes(self) -> int | None:
-        """Most device memory in use so far; None where the device is the host."""
+        """Peak device memory so far, in bytes; None on a CPU, or if it is not measured."""
         return None
 
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise BackendError where an array does not fit into memory.
+    """Raise BackendError if an array does not fit into memory.
 
-    The frameworks raise a RuntimeError as for anything else, in words that tell it apart.
+    Frameworks raise a RuntimeError, as for other errors; its message identifies this one.
     """
     try:
         yield
@@ -142,7 +141,7 @@ def memory_errors() -> Iterator[None]:
 
 
 def choose_device(framework: str, device: str, present: Mapping[str, bool]) -> str:
-    """The device, or for `auto` the first that is `present`. Raises BackendError without it."""
+    """The device, or for `auto` the first `present` one. Raises BackendError if it is absent."""
     here = [kind for kind, is_here in present.items() if is_here]
     if device != "auto" and device not in here:
         known = ", ".join(["auto", *here])
@@ -151,7 +150,7 @@ def choose_device(framework: str, device: str, present: Mapping[str, bool]) -> s
 
 
 def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "auto") -> Backend:
-    """Start a framework on a device, with so many CPU threads.
+    """Start a framework on a device, with a number of CPU threads.
 
     Raises BackendError when the framework is not installed or has no such device.
     """
@@ -159,15 +158,15 @@ def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "
 
 
 def load(name: str, threads: int, mlx_blas: str) -> ModuleType:
-    """Load a framework, without any computation: the backend's module.
+    """Load a framework without any computation, and return the backend's module.
 
-    The frameworks and the BLAS under them read both settings when they load, so these are set
-    before. Raises BackendError when the framework is not installed.
+    Both settings are set before, because frameworks and their BLAS read them when they load. Raises
+    BackendError when the framework is not installed.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ[blas.SWITCH] = mlx_blas
     keep_freed_memory()
-    # Asked before: an uninstall may leave a folder, which imports and is empty.
+    # Checked first: an uninstall may leave an empty folder, which can be imported.
     if not is_installed(name):
         raise BackendError(
             f"backend {name} is not installed here; `pip install -e '.[{name}]'` brings it"

@@ -33,12 +33,12 @@ NamedArrays = dict[str, array]
 
 
 def l2_norm(x: array) -> array:
-    """√Σx², summed axis by axis: one running float32 sum would lose digits to its length."""
+    """√Σx², summed axis by axis, since one long float32 sum would lose precision."""
     return mx.sqrt(mx.sum(mx.sum(mx.square(x), axis=-1)))
 
 
 class MlxTrainer(Trainer):
-    """Updates of stacked parameters, the whole step compiled on a GPU."""
+    """Updates of stacked parameters; on a GPU the whole step is compiled."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class MlxTrainer(Trainer):
         self.steps = 0
         self.measured: list[NamedArrays] = []
         self.whole_step = self._whole_step
-        # On the CPU, compiling calls a C compiler for ten seconds, and mixing gains nothing by it.
+        # On the CPU, compilation runs a C compiler for ten seconds and does not speed up mixing.
         if mx.default_device() == mx.gpu and os.environ.get(COMPILE_SWITCH, "on") != "off":
             mutated = [self.params, self.averages, [adam.state for _, adam in self.adams]]
             self.whole_step = mx.compile(self._whole_step, inputs=mutated, outputs=mutated)
@@ -82,7 +82,7 @@ class MlxTrainer(Trainer):
             adam.learning_rate = group.lr * scheduled.rate
         arrays = [batch.arrays(self.ops.asarray) for batch in batches]
         measured = self.whole_step(arrays, mx.array([scheduled.rate, scheduled.momentum]))
-        # Starts the computation: unevaluated steps would only pile up as a graph.
+        # Start the computation: unevaluated steps would only accumulate as a graph.
         mx.async_eval(measured, self.params, self.averages, [adam.state for _, adam in self.adams])
         self.measured.append(measured)
         self.steps += 1
@@ -97,7 +97,7 @@ class MlxTrainer(Trainer):
         return {"loss": loss, "grad_norms": norms, **report}
 
     def _mean_over(self, batches: list[NamedArrays]) -> tuple[array, NamedArrays, NamedArrays]:
-        """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
+        """(Mean loss, mean gradients, last batch's reports; `logits_finite` is of all batches)."""
         losses, sums, finite = [], None, []
         for arrays in batches:
             (loss, report), grads = mx.value_and_grad(self.objective)(
@@ -114,7 +114,7 @@ class MlxTrainer(Trainer):
 
     def _apply(self, grads: NamedArrays, scheduled: array) -> None:
         for group, adam in self.adams:
-            # AdamW is Adam on parameters that have decayed.
+            # AdamW is Adam on decayed parameters.
             kept = 1 - adam.learning_rate * group.decay
             before = {name: self.params[name] * kept for name in group.names}
             own = {name: grads[name] for name in group.names}
@@ -181,7 +181,7 @@ class MlxBackend(Backend):
 def connect(device: str = "auto") -> MlxBackend:
     """MLX on `device` (auto: gpu where there is one, else cpu).
 
-    Raises BackendError for a device that is not there.
+    Raises BackendError for a missing device.
     """
     device = choose_device("mlx", device, {"gpu": mx.is_available(mx.gpu), "cpu": True})
     mx.set_default_device(mx.gpu if device == "gpu" else mx.cpu)

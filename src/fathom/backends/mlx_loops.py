@@ -1,7 +1,7 @@
 """GELU and the softmax of causal attention in compiled loops, for MLX on the CPU.
 
-There MLX takes exponentials one number at a time. NumPy's exponential has vector instructions, and
-a loop does the rest in one pass. For large arrays (`ops.LARGE`), contiguous and of float32.
+There MLX computes exponentials one number at a time. NumPy's exponential is vectorised, and a loop
+does the rest in one pass. Arrays are large (`ops.LARGE`), contiguous and float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Gelu(CustomVJP):
-    """x → x Φ(x), to 1e-6, absolute."""
+    """x → x Φ(x), with an absolute error of 1e-6."""
 
     def forward(self, ops: Ops, x: Array) -> tuple[Arrays, Arrays]:
         flat = x.reshape(-1)
@@ -49,7 +49,7 @@ class CausalSoftmax(CustomVJP):
 
 
 FAR = 13.0
-"""Beyond, Φ is 0 or 1 to float32's last digit."""
+"""Beyond ±FAR, Φ is 0 or 1 to float32's last digit."""
 
 SLOPE = 0.3275911 * math.sqrt(0.5)
 TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
@@ -62,7 +62,7 @@ an error below 1.5e-7 in erf).
 
 @compiled
 def normal_exponents(x: np.ndarray) -> np.ndarray:
-    """−x²/2 of x [N], at most `FAR` from zero."""
+    """−x²/2 of x [N], with |x| limited to `FAR`."""
     found = np.empty_like(x)
     far = x.dtype.type(FAR)
     for n in range(len(x)):
@@ -73,7 +73,7 @@ def normal_exponents(x: np.ndarray) -> np.ndarray:
 
 @compiled
 def gelu(x: np.ndarray, exponential: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """GELU and its derivative of x [N], whose e^(−x²/2) is `exponential`."""
+    """(GELU, its derivative) at x [N]; `exponential` is e^(−x²/2)."""
     of = x.dtype.type
     found, slope = np.empty_like(x), np.empty_like(x)
     for n in range(len(x)):
@@ -92,7 +92,7 @@ def gelu(x: np.ndarray, exponential: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 @compiled
 def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a·b [N]: NumPy would warn where a training has diverged."""
+    """a·b [N], without NumPy's warnings after training has diverged."""
     found = np.empty_like(a)
     for n in range(len(a)):
         found[n] = a[n] * b[n]
@@ -101,7 +101,7 @@ def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @compiled
 def below_largest(scores: np.ndarray) -> np.ndarray:
-    """Scores [N, T, T] up to the diagonal, less the largest of their row; −∞ after it."""
+    """Scores [N, T, T] up to the diagonal, minus the largest of their row; −∞ after it."""
     N, T, _ = scores.shape
     found = np.full_like(scores, -np.inf)
     for n in range(N):

@@ -1,4 +1,4 @@
-"""MLX's array primitives, and gradients of functions that have their own.
+"""MLX's array primitives, and functions with hand-written gradients.
 
 Imports MLX after `blas.preload`: MLX binds to the first BLAS in the process.
 """
@@ -26,7 +26,7 @@ Arrays = tuple[array, ...]
 
 
 def as_tuple(primals: array | Arrays) -> Arrays:
-    """MLX hands over a single array by itself."""
+    """Primals as a tuple; MLX passes a single array without one."""
     return primals if isinstance(primals, tuple) else (primals,)
 
 
@@ -37,11 +37,11 @@ def with_vjp(
     *xs: array,
     once: bool = False,
 ) -> Arrays:
-    """plain(*xs), its value by `forward` and its gradient by `backward`.
+    """plain(*xs), with its value from `forward` and its gradient from `backward`.
 
     `forward(*xs)` → (outputs, saved); `backward(xs, saved, gradients of outputs)` → the gradient of
-    each x. Derivatives of that are those of `plain`: MLX would take what is saved for constants.
-    `once`: there are none, as in training. Nothing is kept for them then, which takes time.
+    each x. Its derivatives are those of `plain`, since MLX would treat saved arrays as constants.
+    `once`: none are needed, as in training, and nothing is prepared for them, which saves time.
     """
     count, outputs = len(xs), 0
 
@@ -72,12 +72,12 @@ def with_vjp(
 
 
 def exact_layer_norm(x: array, weight: array, bias: array, once: bool = False) -> array:
-    """Layer norm over the last axis whose gradient stays exact however large x is.
+    """Layer norm over the last axis with an exact gradient for x of any size.
 
-    MLX's own gradient on the CPU cubes 1/σ, which loses digits and then underflows as σ passes
-    1e14: at 24 layers of hc the gradients of norm weights are 11 to 19 % off, that of H_res by a
-    factor of 60. Where the variance overflows, 1/σ is zero and so is the output: MLX's own
-    convention, which is under study here, so it is kept.
+    MLX's own gradient on the CPU cubes 1/σ, which loses precision and then underflows as σ passes
+    1e14: at 24 layers of hc the gradients of norm weights are wrong by 11 to 19 %, and that of
+    H_res by a factor of 60. If the variance overflows, 1/σ and the output are zero. This convention
+    of MLX is kept, because it is under study here.
     """
     plain = lambda *xs: _layer_norm(*xs)[0]  # noqa: E731
     return with_vjp(_layer_norm, _layer_norm_vjp, plain, x, weight, bias, once=once)[0]
@@ -104,12 +104,12 @@ def _layer_norm_vjp(xs: Arrays, saved: Arrays, cotangents: Arrays) -> Arrays:
 
 
 def quick_exp(x: array) -> array:
-    """e^x to 3e-7, relative, for −87 ≤ x ≤ 87, from arithmetic alone.
+    """e^x for −87 ≤ x ≤ 87 with a relative error of 3e-7, by arithmetic alone.
 
-    MLX's own takes its values one by one on the CPU, fifty times slower than a product. Here
-    x = k ln 2 + r with a whole k; a polynomial gives e^r and the bits of a float give 2^k.
+    MLX's own is not vectorised on the CPU, and fifty times slower than a product. Here
+    x = k ln 2 + r with an integer k; a polynomial gives e^r and the bits of a float give 2^k.
     """
-    # Adding 1.5·2²³ rounds to a whole number, which is then in the low bits.
+    # Adding 1.5·2²³ rounds to an integer, which is then in the low bits.
     shifted = x * (1 / math.log(2)) + 12582912.0
     k = shifted - 12582912.0
     r = (x - k * 0.693359375) + k * 2.12194440e-4  # ln 2 in two parts, the first exact in k
@@ -121,9 +121,9 @@ def quick_exp(x: array) -> array:
 
 
 def quick_gelu(x: array, once: bool = False) -> array:
-    """Exact GELU to 1e-6, absolute, without MLX's slow erf and exp.
+    """Exact GELU with an absolute error of 1e-6, without MLX's slow erf and exp.
 
-    As `mlx_loops.gelu`, where waiting for an array would cost more than a loop saves.
+    The formula of `mlx_loops.gelu`, for arrays whose wait would cost more than a loop saves.
     """
     backward = lambda _, slope, g: (g[0] * slope[0],)  # noqa: E731
     return with_vjp(_quick_gelu, backward, exact_gelu, x, once=once)[0]
@@ -135,7 +135,7 @@ def exact_gelu(x: array) -> Arrays:
 
 
 def _quick_gelu(x: array) -> tuple[Arrays, Arrays]:
-    """((GELU,), (its derivative,)), both to 1e-6, absolute."""
+    """((GELU,), (its derivative,)), both with an absolute error of 1e-6."""
     near = mx.clip(x, -FAR, FAR)
     exponential = quick_exp(near * near * -0.5)
     t = mx.reciprocal(mx.abs(near) * SLOPE + 1)
@@ -185,9 +185,9 @@ class MlxOps:
     def __init__(
         self, dtype: mx.Dtype = mx.float32, on_host: bool = False, once: bool = False
     ) -> None:
-        """`on_host`: whether arrays are in NumPy's reach, with a value as soon as it asks for one.
+        """`on_host`: whether NumPy can read the values of arrays at any time.
 
-        That is on the CPU, in a step that is not compiled. `once`: whether no gradient will be
+        It can on the CPU, in a step that is not compiled. `once`: whether no gradient will be
         differentiated.
         """
         self.on_host, self.once = on_host, once
@@ -209,7 +209,7 @@ class MlxOps:
         return mx.split(x, list(itertools.accumulate(sizes))[:-1], axis=-1)
 
     def logsumexp(self, x: array, axis: int) -> array:
-        # MLX refuses an array without numbers, as of no tokens.
+        # MLX refuses an empty array, such as of no tokens.
         return (mx.logsumexp if x.size else mx.sum)(x, axis=axis, keepdims=True)
 
     def relu(self, x: array) -> array:
@@ -246,12 +246,12 @@ class MlxOps:
         return with_vjp(*ways, *xs, once=self.once)
 
     def _takes_loops(self, *xs: array, least: float = LARGE) -> bool:
-        """Whether the largest array has so many numbers, and all are in NumPy's reach."""
+        """Whether the largest array has at least `least` numbers, and NumPy can read all arrays."""
         readable = self.on_host and all(x.dtype == mx.float32 for x in xs)
         return readable and max(x.size for x in xs) >= least
 
     def _host_vjp(self, function: CustomVJP, plain: Callable[..., Arrays], *xs: array) -> Arrays:
-        """As `with_vjp`, by a compiled function."""
+        """`with_vjp` of a compiled function."""
         saved: tuple[np.ndarray, ...] = ()
 
         @np.errstate(all="ignore")  # MLX does not warn of infinities and NaN either
@@ -262,7 +262,7 @@ class MlxOps:
 
         @np.errstate(all="ignore")
         def backward(xs: Arrays, _: Arrays, gradients: Arrays) -> Arrays:
-            # One by one, as they are asked for: not every function needs what it was given.
+            # Converted lazily: not every function needs its inputs.
             given, of_outputs = (map(np.ascontiguousarray, part) for part in (xs, gradients))
             found = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
             return tuple(map(mx.array, found))
@@ -292,7 +292,7 @@ class MlxOps:
         def mean(values: array) -> array:
             """[B, H·W, C] → the mean of each channel's group, [B, 1, C].
 
-            Positions first, then the channels of a group: over both at once the sum takes longer.
+            Sums over positions, then over the channels of a group; one sum over both takes longer.
             """
             sums = mx.sum(values, axis=1).reshape(B, groups, C // groups)
             means = mx.sum(sums, axis=-1, keepdims=True) / (H * W * C // groups)
@@ -312,7 +312,7 @@ class MlxOps:
 
     def cross_entropy(self, logits: array, targets: array, weights: array | None = None) -> array:
         picked = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
-        # MLX reads whatever lies at a wrong index, and no device can raise an error.
+        # MLX reads arbitrary memory at an invalid index, and no device can raise an error.
         is_class = (targets >= 0) & (targets < logits.shape[-1])
         losses = mx.logsumexp(logits, axis=-1) - mx.where(is_class, picked, math.nan)
         if weights is None:
@@ -327,5 +327,5 @@ HOST_OPS = NumpyOps()
 
 
 SPLIT_AT_ONCE = 64
-"""Every part of a split holds all the others: time and memory grow with the square of their number.
-Split by halves, a cell of 2048 time steps takes a sixth of the memory."""
+"""Maximum parts of one split. Each part keeps all others, so time and memory grow with the square
+of their number. With splits by halves, a cell of 2048 time steps takes a sixth of the memory."""

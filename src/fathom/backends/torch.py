@@ -25,29 +25,28 @@ from fathom.system.errors import say
 from fathom.system.hardware import cpu_model
 
 GRAPH_SWITCH = "FATHOM_TORCH_GRAPH"
-"""Environment variable: `off` runs the operations of a step on a GPU one by one."""
+"""Environment variable: `off` disables CUDA graphs, so operations of a step run one by one."""
 
 UNCORRECTED = 2**30
-"""Steps that PyTorch's AdamW believes to have taken where the recipe corrects no bias.
+"""Initial step count of PyTorch's AdamW for recipes without bias correction.
 
 Its corrections 1 − β^t are then exactly one."""
 
 NamedTensors = dict[str, Tensor]
 
 Step = Callable[[tuple[NamedTensors, ...], Tensor], NamedTensors]
-"""From batches as `Batch.arrays` and the scheduled values [2]: updates the parameters, returns what
-it measured."""
+"""(Batches as `Batch.arrays`, scheduled values [2]) → measurements; updates the parameters."""
 
 
 class Captured:
     """A step recorded once as a CUDA graph, then replayed: one launch instead of thousands.
 
-    A graph reads and writes fixed addresses. So batches are copied to where the first ones were,
-    the scheduled values are a tensor, and what a replay measured is copied before the next.
+    A graph reads and writes fixed addresses. So batches are copied into the memory of the first
+    ones, the scheduled values are a tensor, and measurements are copied after each replay.
     """
 
     WARM_UP = 3
-    """Steps run as usual first, on a stream of their own: libraries set themselves up in them."""
+    """Initial steps that run as usual, on a separate CUDA stream, while libraries initialise."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -81,10 +80,10 @@ class Captured:
         return {name: value.clone() for name, value in self.measured.items()}
 
     def _record(self) -> None:
-        """Record a step, which computes nothing yet. Where that fails, no graph is there."""
+        """Record a step without computing it. If recording fails, `graph` stays None."""
         graph = torch.cuda.CUDAGraph()
         try:
-            # A recording that fails would leave its own stream the current one.
+            # A failed recording would leave its own stream as the current one.
             with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
                 measured = self.step(self.batches, self.scheduled)
         except RuntimeError as error:
@@ -107,7 +106,7 @@ class TorchTrainer(Trainer):
         self.ops = ops
         self.objective = objective
         self.update = update
-        # In memory row by row, as gradients are: the fused update would misread them otherwise.
+        # Contiguous like the gradients; the fused update would misread them otherwise.
         self.params = {k: ops.asarray(v).contiguous().requires_grad_() for k, v in params.items()}
         self.m = {k: torch.zeros_like(p, requires_grad=False) for k, p in self.params.items()}
         self.v = {
@@ -117,7 +116,7 @@ class TorchTrainer(Trainer):
             if group.rule == "adamw"
         }
         self.ahead = 0 if update.bias_correction else UNCORRECTED
-        # One for each parameter, as the fused update wants it.
+        # One for each parameter, as the fused update requires.
         self.counters = {k: torch.tensor(float(self.ahead), device=ops.device) for k in self.v}
         self.steps = 0
         self.measured: list[NamedTensors] = []
@@ -127,7 +126,7 @@ class TorchTrainer(Trainer):
     def step(self, batches: Sequence[Batch], scheduled: ScheduledValues) -> None:
         arrays = tuple(batch.arrays(self.ops.asarray) for batch in batches)
         device = self.ops.device
-        # On a GPU it is an operand, and has the parameters' type.
+        # On a GPU the values are an operand and have the parameters' type.
         kind = torch.float64 if device.type == "cpu" else torch.float32
         numbers = torch.tensor([scheduled.rate, scheduled.momentum], dtype=kind, device=device)
         self.measured.append(self.whole_step(arrays, numbers))
@@ -139,7 +138,7 @@ class TorchTrainer(Trainer):
         measured = {
             "loss": loss,
             "grad_norms": norms,
-            # Copies: a report may be a parameter itself, which the update is about to change.
+            # Copies: a report may be a parameter itself, which the update changes.
             **{name: value.detach().clone() for name, value in report.items()},
         }
         with torch.no_grad():
@@ -152,7 +151,7 @@ class TorchTrainer(Trainer):
     def _mean_over(
         self, batches: tuple[NamedTensors, ...]
     ) -> tuple[Tensor, list[Tensor], NamedTensors]:
-        """Mean loss and gradients, and the reports: those of the last, but finite if all are."""
+        """(Mean loss, mean gradients, last batch's reports; `logits_finite` is of all batches)."""
         params = list(self.params.values())
         losses, sums, finite = [], None, []
         for arrays in batches:
@@ -183,7 +182,7 @@ class TorchTrainer(Trainer):
                     p.copy_(after)
                     m.copy_(average)
                 continue
-            # The function, not torch.optim.AdamW: to make that object imports torch's compiler,
+            # The function, not torch.optim.AdamW: creating that object imports torch's compiler,
             # which takes a second.
             adamw(
                 [self.params[k] for k in group.names],
@@ -259,7 +258,7 @@ class TorchBackend(Backend):
 def connect(device: str = "auto") -> TorchBackend:
     """PyTorch on `device` (auto: cuda, else mps, else cpu).
 
-    Raises BackendError for a device that is not there.
+    Raises BackendError for a missing device.
     """
     present = {
         "cuda": torch.cuda.is_available(),

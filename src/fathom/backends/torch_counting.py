@@ -17,15 +17,15 @@ from fathom.tasks import Problem
 
 
 class Count(NamedTuple):
-    """The work of a computation."""
+    """Operations and bytes of a computation."""
 
     products: int
     """Floating-point operations of matrix products and convolutions alone."""
     operations: int
-    """Floating-point operations: 2 n m k of a matrix product, else one for each number that a
-    kernel reads or writes, whichever is more."""
+    """Floating-point operations: 2 n m k of a matrix product; for other kernels the number of
+    floats read or written, whichever is larger."""
     bytes: int
-    """What kernels read and write, each kernel by itself: a fused kernel moves less."""
+    """Bytes that kernels read and write, kernel by kernel; a fused kernel would move fewer."""
 
 
 class Counting(TorchDispatchMode):
@@ -59,13 +59,13 @@ class Counting(TorchDispatchMode):
 
 
 def _tensors(values: object) -> Iterator[Tensor]:
-    """Each tensor once."""
+    """The tensors in nested values, each once."""
     seen = {id(x): x for x in tree_leaves(values) if isinstance(x, Tensor)}
     return iter(seen.values())
 
 
 def _runs_no_kernel(func: Any) -> bool:  # noqa: ANN401
-    """Whether an operator runs no kernel: it returns its input's memory, or memory as it is."""
+    """Whether an operator runs no kernel: it returns a view, or uninitialised memory."""
     if func.namespace == "aten" and func.overloadpacket.__name__.startswith(("empty", "new_empty")):
         return True
     returned = [r.alias_info for r in func._schema.returns]
@@ -73,7 +73,7 @@ def _runs_no_kernel(func: Any) -> bool:  # noqa: ANN401
 
 
 def count(function: Callable[[], object]) -> Count:
-    """The work of every kernel that a function runs."""
+    """Total work of the kernels that a function runs."""
     with Counting() as counting:
         function()
     return Count(counting.products, counting.operations, counting.bytes)

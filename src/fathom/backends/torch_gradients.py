@@ -1,4 +1,4 @@
-"""Gradients of PyTorch's that are written by hand: how a `CustomVJP` is run, and when."""
+"""Hand-written gradients in PyTorch: how and when a `CustomVJP` is run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Tensors = tuple[Tensor, ...]
 
 
 class CustomVJPFunction(torch.autograd.Function):
-    """A `CustomVJP` as PyTorch takes it: `way` computes it, and its gradient unless that is None.
+    """A `CustomVJP` as an autograd function: `way` computes the outputs and the gradient.
 
-    Where its gradient will be differentiated, and without a `way`, that is taken of `plain`.
+    If the gradient will be differentiated, or `way` is None, the gradient is taken of `plain`.
     """
 
     @staticmethod
@@ -34,7 +34,7 @@ class CustomVJPFunction(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         outputs, saved = (way or function).forward(ops, *xs)
         ctx.ops, ctx.function, ctx.way, ctx.count = ops, function, way, len(xs)
-        # Inputs as they are: PyTorch notices where one is changed before it is used again.
+        # The inputs themselves: PyTorch detects if one is changed before `backward` uses it.
         ctx.save_for_backward(*xs, *saved)
         return outputs
 
@@ -58,10 +58,10 @@ def gradient_of_plain(
     gradients: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """The gradient of each x that is wanted, differentiable itself if gradients are recorded."""
+    """Gradient of each wanted x, else None; differentiable itself if gradients are recorded."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Views, so that one x that was computed from another is not followed back to it.
+        # Views, so that an x computed from another x is not traced back to it.
         views = [x.view_as(x) if again else x.detach() for x in xs]
         asked = [
             x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
@@ -75,18 +75,18 @@ def gradient_of_plain(
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Where no operation is moved to another type than that of its arguments."""
+    """Context in which every operation runs in the type of its arguments."""
     return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
 
 
 def is_autocast(device: torch.device) -> bool:
-    """Whether operations on this device may be moved to another type."""
+    """Whether autocast may change the type of operations on this device."""
     kind = device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def runs_eagerly() -> bool:
-    """Whether operations run as they are called, and nothing records or transforms them."""
+    """Whether operations run eagerly: nothing records or transforms them."""
     return not (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -98,7 +98,7 @@ def runs_eagerly() -> bool:
 
 @dataclass(frozen=True)
 class Product(CustomVJP):
-    """A product of PyTorch's, whose gradient is taken without autocast."""
+    """A product by PyTorch, with a gradient that is computed without autocast."""
 
     of: Callable[..., Tensor]
 
@@ -107,7 +107,7 @@ class Product(CustomVJP):
 
 
 class HostOps(NumpyOps):
-    """Ops of NumPy arrays, with PyTorch's matrix products: NumPy's have threads of their own."""
+    """Ops of NumPy arrays with PyTorch's matrix products, since NumPy's start their own threads."""
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy()
@@ -118,7 +118,7 @@ HOST_OPS = HostOps()
 
 @dataclass(frozen=True)
 class OnHost(CustomVJP):
-    """A compiled `CustomVJP`, on the memory of tensors."""
+    """A compiled `CustomVJP` that works on the memory of tensors."""
 
     loops: CustomVJP
 
@@ -130,13 +130,13 @@ class OnHost(CustomVJP):
     @np.errstate(all="ignore")
     def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
         kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
-        # One by one, as they are asked for: not every function needs what it was given.
+        # Converted lazily: not every function needs its inputs.
         found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
         return tuple(map(torch.from_numpy, found))
 
 
 def is_on_host(x: Tensor) -> bool:
-    """Whether NumPy can read the memory of `x`, and no other thread would share the work."""
+    """Whether NumPy can read the memory of `x`, and one thread is enough for its size."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and x.device.type == "cpu"
@@ -146,15 +146,15 @@ def is_on_host(x: Tensor) -> bool:
 
 
 def on_host(x: Tensor) -> np.ndarray:
-    """The same memory in NumPy; a copy where that is not contiguous, or a parameter's.
+    """The memory of `x` as a NumPy array; a copy if it is not contiguous, or a parameter's.
 
-    PyTorch does not resize memory any more that NumPy has seen, and FSDP resizes parameters.
+    FSDP resizes parameters, and PyTorch cannot resize memory that NumPy shares.
     """
     owner = x if x._base is None else x._base
-    # Not isinstance, which takes as long as all the rest.
+    # Not isinstance, which takes as long as the rest of this function.
     x = x.detach().clone() if type(owner) is torch.nn.Parameter else x.detach()
     return x.contiguous().numpy()
 
 
 SHARED = 2**16
-"""PyTorch gives each thread at least 2¹⁵ numbers of an operation."""
+"""Maximum size for one thread: PyTorch splits arrays into at least 2¹⁵ numbers per thread."""

@@ -58,10 +58,10 @@ class TorchOps:
 
     def constant(self, x: np.ndarray) -> Tensor:
         if not runs_eagerly():
-            # The recorder's or the transform's own, not to be kept; and float: a compiler cannot
-            # ask NumPy for the type.
+            # Not cached, since the recorder or transform owns it. And float, since a compiler
+            # cannot ask NumPy for the type.
             return torch.as_tensor(x, dtype=self.dtype, device=self.device)
-        # Kept: while a graph is captured nothing may be copied from the host.
+        # Cached: nothing may be copied from the host while a graph is captured.
         key = (x.shape, x.tobytes())
         if key not in self.constants:
             with torch.inference_mode(False):  # gradients may need it later
@@ -71,7 +71,7 @@ class TorchOps:
     def split(self, x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
         return x.split(list(sizes), dim=-1)
 
-    # Not partial(…), which PyTorch's compiler does not take.
+    # Not partial(…), which PyTorch's compiler does not support.
 
     def softmax(self, x: Tensor) -> Tensor:
         return torch.softmax(x, dim=-1)
@@ -96,7 +96,7 @@ class TorchOps:
 
     def add_matmul(self, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         if not runs_eagerly():
-            return c + torch.matmul(a, b)  # a transform may know more axes of a than of c
+            return c + torch.matmul(a, b)  # in a transform, a may have more axes than c
         return c.baddbmm_(a, b) if c.ndim == 3 else c.addmm_(a, b)
 
     def sum_of_products(self, a: Tensor, b: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class TorchOps:
         return F.layer_norm(x, weight.shape, weight, bias, eps=1e-5)
 
     def conv2d(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1) -> Tensor:
-        # Views: the memory stays channels-last, which the kernels take as it is.
+        # Views: the memory stays channels-last, which the kernels accept.
         y = F.conv2d(x.movedim(-1, 1), weight.movedim(-1, 1), bias, stride=stride, padding=1)
         return y.movedim(1, -1)
 
@@ -159,9 +159,9 @@ class TorchOps:
 
 
 class OpsAmidAutocast(TorchOps):
-    """Ops whose gradients have the digits that they have outside of autocast.
+    """Ops whose gradients have the same precision as outside of autocast.
 
-    PyTorch's own products would take their gradient in 16 bits if `backward` is called inside.
+    PyTorch's own products would compute gradients in 16 bits if `backward` is called in autocast.
     """
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
@@ -176,4 +176,4 @@ class OpsAmidAutocast(TorchOps):
 
 
 IGNORE_NONE = torch.iinfo(torch.int64).min
-"""PyTorch leaves out targets of −100 unless it is told of another number."""
+"""Ignored target, which never occurs; PyTorch's default ignores targets of −100."""

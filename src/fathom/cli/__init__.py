@@ -1,6 +1,6 @@
 """The command line: each command calls into one part of the package.
 
-Commands import what they need when they run. So training works with only the core and a framework
+Commands import their modules when they run, so training works with only the core and a framework
 installed, and `--help` is fast.
 """
 
@@ -22,7 +22,7 @@ app = typer.Typer(
     epilog="`fathom COMMAND --help` shows an example of each command. Start with: fathom status",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # square brackets in a help text are no markup
+    rich_markup_mode=None,  # square brackets in a help text are not markup
 )
 
 
@@ -52,14 +52,14 @@ UsageError = typer.BadParameter.__base__
 
 @cache
 def commands() -> typer.core.TyperGroup:
-    """All commands, as one. Called as it is, the app makes them anew every time."""
+    """All commands as one group, built once: calling the app would build them every time."""
     return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command given by `arguments`, by default those of the process.
+    """Run the command given by `arguments`, by default the arguments of the process.
 
-    An error that the user can fix is one line and exit status 1.
+    An error that the user can fix prints its message and exits with status 1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:

@@ -114,7 +114,7 @@ def import_(
         found = found or not cells.isdisjoint(known)
         if foreign := sorted(cells - known):
             typer.echo(f"{file}: {len(foreign)} of no cell of this config, as {foreign[0]}")
-    there = {file: why for file, why in refusals.items() if file.exists()}  # or it is mistyped
+    there = {file: why for file, why in refusals.items() if file.exists()}  # others are mistyped
     record_refusals(Path(settings.results), there)
     if found:
         typer.echo(_what_now(settings, config))

@@ -41,7 +41,7 @@ def fetch(
     for name in names:
         try:
             datasets.fetch(name, str(data), lambda line: typer.echo(line, err=True))
-        except datasets.DataError as error:  # the others may be there
+        except datasets.DataError as error:  # the others may be available
             problems.append(str(error))
     if problems:
         message = "\n".join(problems)

@@ -1,4 +1,4 @@
-"""Check that a device computes rightly."""
+"""Check that a device computes correctly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_device(
                 errors, parameter = parity.check_step(here, spec)
                 told = ", ".join(f"{key} off by {error:.1e}" for key, error in errors.items())
                 told += f"; most of all the gradient of {parameter}"
-            except Exception as error:  # noqa: BLE001, whatever a framework raises on a device
+            except Exception as error:  # noqa: BLE001, a framework may raise any error
                 errors = dict.fromkeys(parity.ALLOWED, math.nan)
                 told = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             if not all(errors[key] <= allowed for key, allowed in parity.ALLOWED.items()):

@@ -1,4 +1,4 @@
-"""`fathom judge`: a connection of one's own, checked, trained and set beside all others."""
+"""`fathom judge`: check and train the user's own connection, and compare it with all others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def judge(
     if not isinstance(arguments, dict):
         raise ConfigError("--settings: must be a mapping, as in '{streams: 2}'")
     files = config or (DEFAULT_CONFIG if quick else REFERENCE_CONFIG)
-    # Other settings have a folder of their own, as in TwoStreams-start-0.5.
+    # Other settings have another folder, as in TwoStreams-start-0.5.
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
     named = Path("results/judge") / "-".join(filter(None, parts))
     folder = out or named / ("quick" if quick else "")

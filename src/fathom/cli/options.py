@@ -28,7 +28,7 @@ def _name_of_folder(name: str) -> Path:
 
 
 def output_file(*names: str, **settings: Any) -> Any:  # noqa: ANN401, an option of typer
-    """An option for a file to write: one that cannot be is refused before the work is done."""
+    """An option for a file to write; a folder or a device is refused before the work starts."""
     return typer.Option(*names, parser=_name_of_file, **{"metavar": "FILE", **settings})
 
 
@@ -75,7 +75,7 @@ PAGE = Path("report/page")
 
 
 def example(command: str) -> str:
-    """The end of a command's help: an example, on one line however long."""
+    """The end of a command's help: an example on one line, however long."""
     return f"\b\nExample:\n  {command}"
 
 
@@ -133,6 +133,6 @@ def changed(compute: Compute, **changes: str | int | None) -> Compute:
 def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
     """Settings given as JSON. Raises ConfigError, a line for each problem.
 
-    `source`: the option or argument, with which each line begins.
+    `source`: the option or argument that each line begins with.
     """
     return validate(model, parse_json(text, f"{source}:"), source)

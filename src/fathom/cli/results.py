@@ -1,4 +1,4 @@
-"""Commands on runs and what follows from them: status, tables, claims, figures, reports, checks."""
+"""Commands on runs and their results: status, tables, claims, figures, reports, checks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PICTURES = Path("docs/images/explained")
 
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
-    """The config. Raises ConfigError if the folder of its reports has those of another one."""
+    """The config. Raises ConfigError if its report folder holds reports of another config."""
     from fathom.report.reports import check_folder
 
     settings = read_config(files, overrides)
@@ -86,7 +86,7 @@ def status(
         print(json.dumps(found.as_json(), indent=2))
     else:
         print_status(found, every_cell=every_cell or bool(studies))
-        if not find_spec("pandas"):  # where only training is installed there are no tables
+        if not find_spec("pandas"):  # an installation for training alone has no tables
             return
         from fathom.analysis.effects import undecided
 
@@ -221,7 +221,7 @@ def report(
     from fathom.report.reports import CONFIG
 
     settings, values, folder = _read(config, published)
-    # The commands that reports name read it. Under Snakemake it is there, and the same.
+    # Commands named in the reports read it. Under Snakemake it exists and is the same.
     if not is_resolved(settings):
         write_json(folder / CONFIG, settings.resolved())
     write_reports(settings, values, templates, folder)
@@ -266,7 +266,7 @@ def schema(
     """
     from fathom.report.definitions import with_tables
 
-    # A copy of the code alone has no README, and no reference.
+    # A copy of the code alone has no README and no reference.
     documents = [*WITH_TABLES[:2], *(file for file in WITH_TABLES[2:] if file.exists())]
     kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *documents)}
     texts = {file: with_tables(kept[file]) for file in documents}

@@ -120,7 +120,7 @@ def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: 
     """Train the cells that are left; prints an estimate first, then a line after each."""
     from fathom.runs.train_all import train_each
 
-    with suppress(UserError):  # the training of that cell will report it, and others go on
+    with suppress(UserError):  # the training of that cell will report it; others continue
         print_estimate(specs, compute, jobs)
     started, failures = time.monotonic(), []
     trained = train_each(specs, Path(settings.results), compute, jobs)
@@ -265,7 +265,7 @@ def job(
 
 
 def _here(device: str | None, threads: int | None) -> Compute:
-    """Compute settings without a config; data sets are in the folder that the environment names."""
+    """Compute settings without a config; the environment names the folder of data sets."""
     return changed(Compute(), data=datasets.data_folder(), device=device, threads=threads)
 
 
@@ -283,7 +283,7 @@ def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
 
 
 def _is_free(folder: Path, spec: Spec) -> bool:
-    """Whether a training into the folder loses nothing; says so if it holds the spec's own run.
+    """Whether a training into the folder loses nothing; prints a line for the spec's own run.
 
     Exits with status 1 if it holds a run of another spec, also of another cell.
     """

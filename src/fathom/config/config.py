@@ -1,7 +1,7 @@
 """The whole of config.yaml, validated, and its expansion into cells and specs.
 
-Whatever a user can get wrong in a config is refused here, in `study.py` or in `entries.py`, in one
-line with the study, the key and the fix.
+Errors of the user in a config are refused here, in `study.py` or in `entries.py`, each in one line
+with the study, the key and the fix.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from fathom.models.network import Network
 
 MAX_CELLS = 20_000
-"""The most cells of a config, excluded ones included: planning that many takes minutes."""
+"""Maximum number of cells of a config, with excluded ones: planning them takes minutes."""
 
 CONTROL_DEPTHS = 3
-"""The fewest depths of the plain network that make a curve to read depths from."""
+"""Minimum number of depths of the plain network for a curve of effective depths."""
 
 
 def _drop_null(value: object) -> object:
-    """An overlay drops a study by giving it as null."""
+    """The studies without those that an overlay sets to null."""
     if not isinstance(value, Mapping):
         return value
     return {name: study for name, study in value.items() if study not in NULLS}
@@ -101,7 +101,7 @@ class Compute(Settings):
 
 
 def common_depth(depths: Iterable[int]) -> int:
-    """The depth that occurs most, the deepest of several; 0 of none."""
+    """The most common depth, the deepest on a tie; 0 for no depths."""
     times = Counter(depths)
     return max(times, key=lambda depth: (times[depth], depth), default=0)
 
@@ -112,14 +112,14 @@ def count_parameters(network: Network) -> int:
 
 
 def kept(value: Any) -> Any:  # noqa: ANN401, types
-    """The type of the values of an axis that a config keeps."""
+    """The type of a setting that lists the values of an axis to keep."""
     return Annotated[Annotated[list[value], Unique] | None, Nullable]
 
 
 KEPT = "keep only these {}, in every study; null: all"
 
 MAX_SUBSET_NAME = 100
-"""The longest name of a subset's folder; of a longer one the rest becomes a hash."""
+"""Maximum length of the name of a subset's folder; a longer name is cut and ends with a hash."""
 
 
 class Config(Settings):
@@ -157,7 +157,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _label_added(self) -> Config:
-        """Labels of trainings at other rates and of ladders, as in 'plain, 2 × the steps'."""
+        """Add labels of trainings at other rates and of ladders, as in 'plain, 2 × the steps'."""
         at_rates = {
             label: f"{self.labels.get(base, base)} at rate {rate:g}"
             for study in self.studies.values()
@@ -177,7 +177,7 @@ class Config(Settings):
 
     @property
     def subset(self) -> dict[str, list[Any]]:
-        """The values kept, by axis, of the axes that keep only some; empty for the whole grid."""
+        """The kept values by axis, for axes that keep only some; empty for the whole grid."""
         return {axis: values for axis in AXES if (values := getattr(self, axis)) is not None}
 
     @property
@@ -185,7 +185,7 @@ class Config(Settings):
         """Folder of tables, figures and reports: `results`, or a folder inside it for a subset.
 
         Runs are in `results/runs` in both cases, so no cell is trained twice, and the report of a
-        subset does not replace that of the whole grid.
+        subset does not replace the report of the whole grid.
         """
         if not self.subset:
             return self.results
@@ -196,7 +196,7 @@ class Config(Settings):
         return f"{self.results}/cuts/{name}"
 
     def resolved(self) -> dict[str, Any]:
-        """Everything that results depend on, as data: without where and how jobs compute."""
+        """The settings that results depend on, as data; without `compute` and `assume_backends`."""
         return self.model_dump(mode="json", exclude={"compute", "assume_backends"})
 
     def check_trains(self, studies: Collection[str] | None = None, *, apart: bool = False) -> None:
@@ -272,7 +272,7 @@ class Config(Settings):
                     )
 
     def _unlike_sizes(self, source: str) -> Iterator[str]:
-        """Problems: sizes of networks for different tasks, which no fit is over."""
+        """Problems: sizes of networks for different tasks, which cannot be fitted together."""
         sizes = {name: study.task for name, study in self.studies.items() if study.plain_at_size}
         first = next(iter(sizes), "")
         for name, task in sizes.items():
@@ -296,7 +296,7 @@ class Config(Settings):
                     yield f"{source}: studies.{name}.variants.{label}: {error}"
 
     def _check_module(self, study_name: str, variant: str, connection: ModuleConnection) -> None:
-        """Raise ConfigError for a module of PyTorch on another backend, or that must decay."""
+        """Raise ConfigError for a module on another backend, or decay of its exempt parameters."""
         module, optimizer = connection.settings, self.studies[study_name].of(variant).optimizer
         cells = (cell for cell in self.cells_of(study_name) if cell.variant == variant)
         if others := {cell.backend for cell in cells} - {*module.backends}:
@@ -341,7 +341,7 @@ class Config(Settings):
         return tasks.load(own.task).network(own.model, depth, own.recipe_settings, scheme)
 
     def same_work(self, study_name: str) -> dict[str, str]:
-        """By variant of a study, the first variant whose steps do the same work.
+        """For each variant of a study, the first variant whose steps do the same work.
 
         It may have another recipe, rate or number of steps, but not another network or batch.
         """
@@ -373,8 +373,8 @@ class Config(Settings):
         """The label of the plain network to which a study compares the depths of other variants.
 
         It is the first plain residual network among the variants that change nothing else of the
-        study, if cells of it have CONTROL_DEPTHS depths or more; None without one, without another
-        such variant, or where depths of the task do not compare.
+        study, if its cells have CONTROL_DEPTHS depths or more; None without one, without another
+        such variant, or if depths of the task do not compare.
         """
         study, depths = self.studies[study_name], defaultdict(set)
         if not tasks.load(study.task).depths_compare:
@@ -422,7 +422,7 @@ class Config(Settings):
         return [cell for cell in cells if cell in selected]
 
     def _axes(self, study: Study) -> list[list[Any]]:
-        """The values on each of AXES that are kept of a study."""
+        """The kept values of a study on each of AXES."""
         kept = self.subset
         return [
             [v for v in study.values(axis) if axis not in kept or v in kept[axis]] for axis in AXES

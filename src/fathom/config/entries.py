@@ -43,7 +43,7 @@ def _check_study_name(name: str) -> str:
 
 
 def _parse_words(value: Any) -> Any:  # noqa: ANN401, a connection as it was written
-    """The keys `on` and `off` of an initial value: YAML reads them as flags."""
+    """Settings of a connection, with the keys `on` and `off` as text: YAML reads them as flags."""
     if not isinstance(value, Mapping):
         return value
     return {parse_word(key): _parse_words(part) for key, part in value.items()}
@@ -55,7 +55,7 @@ def parse_word(value: object) -> object:
 
 
 def _parse_variant(value: object) -> object:
-    """A variant is written as a name, or as `label: settings`."""
+    """{label: settings} of a variant, which is written as a name or as `label: settings`."""
     if isinstance(value, str):
         return {value: value}
     if isinstance(value, Mapping) and len(value) == 1:
@@ -66,7 +66,7 @@ def _parse_variant(value: object) -> object:
 
 
 def _parse_values(value: object) -> object:
-    """One value, or a list of them; null is an empty list."""
+    """A list from one value or several; null gives an empty list."""
     if value is None:
         return []
     return value if isinstance(value, list | tuple) else [value]

@@ -35,7 +35,7 @@ def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None
 def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
     """The data of a file in `folder`, with the path of each `module` as seen from here.
 
-    A path that leads nowhere from `folder` stays: results/config.json has those of another folder.
+    A path without a file is kept: paths in results/config.json are relative to another folder.
     """
     if isinstance(data, list):
         return [_place(part, folder) for part in data]
@@ -49,7 +49,7 @@ def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
 
 
 def _check_drops(source: str, studies: object, known: object) -> None:
-    """Refuse to drop a study that there is not: it would be a name that is misspelt."""
+    """Raise ConfigError for a dropped study that does not exist: its name is probably misspelt."""
     listed = known if isinstance(known, Mapping) else {}
     for name, study in studies.items() if isinstance(studies, Mapping) else ():
         if study in NULLS and name not in listed:
@@ -88,9 +88,9 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a YAML text. Raises ConfigError, one line that begins with `source`."""
     try:
         data = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
-        json.dumps(data)  # refuses what is not plain data: sets, bytes, an alias of its own parent
-    # PyYAML lets all but the first through, for tags such as `!!bool x` and escapes such as
-    # \UFFFFFFFF.
+        json.dumps(data)  # refuses sets, bytes and an alias of its own parent
+    # PyYAML does not convert the other errors to its own, for tags such as `!!bool x` and escapes
+    # such as \UFFFFFFFF.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
@@ -100,7 +100,7 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without duplicate keys and without numbers that are not decimal; a date is text."""
+    """YAML loader that refuses duplicate keys and integers that are not decimal; a date is text."""
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -118,7 +118,7 @@ def _problem(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 
 
 def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """YAML 1.1 would read 010 as 8 and 1:30 as 90."""
+    """A decimal integer; YAML 1.1 would read 010 as 8 and 1:30 as 90."""
     text = loader.construct_scalar(node)
     if not re.fullmatch(r"[-+]?(0|[1-9][0-9_]{0,30})", text):
         problem = f"{short_repr(text)} is not in decimal digits; put it in quotes if it is text"

@@ -1,7 +1,7 @@
 """Checks before Snakemake starts, and texts for its jobs.
 
-The profiles call `check_start` (`workflow/profiles`): Snakemake reads nothing else of the project
-before the config, of which it reports errors in many lines.
+The profiles (`workflow/profiles`) call `check_start`, as Snakemake reads no other file of the
+project before the config, and reports each error of the config in many lines.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_start() -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """How Snakemake was started: attributes of its workflow that are not public."""
+    """Options with which Snakemake was started, from private attributes of its workflow."""
 
     is_module: bool
     """Whether another workflow uses this one, and passes the config."""
@@ -60,9 +60,9 @@ class Start:
     """Config files as the user gave them. Snakemake's `config` has the keys of an overlay before
     those of config.yaml, so studies would lose their order."""
     changes: dict[str, Any]
-    """The keys after --config."""
+    """Keys and values after --config."""
     read: list[str]
-    """The config files that Snakemake reads. It accepts a key twice."""
+    """The config files that Snakemake reads; it accepts duplicate keys."""
     conda: bool
     """Whether jobs have a Python of their own."""
     is_remote: bool
@@ -85,7 +85,7 @@ class Start:
         settings, output = workflow.config_settings, workflow.output_settings
         is_module = workflow.modifier.skip_configfile
         own = [] if settings.replace_workflow_config else ["config.yaml"]
-        # Of profiles, only a cluster's has default resources.
+        # Only the profile of a cluster has default resources.
         resources = workflow.resource_settings.default_resources
         conda = bool(workflow.deployment_settings.deployment_method)
         return cls(
@@ -111,7 +111,7 @@ class Start:
             read_yaml(file)
 
     def load(self, passed: dict[str, Any]) -> Config:
-        """The config: `passed` to a module, or of the files and changes. Raises ConfigError."""
+        """The config: `passed` for a module, else from files and changes. Raises ConfigError."""
         return check_config(passed) if self.is_module else load_config(self.files, self.changes)
 
     def options(self, config: Config) -> list[str]:
@@ -128,7 +128,7 @@ def resolved_text(config: Config) -> str:
 
 
 def is_resolved(config: Config) -> bool:
-    """Whether config.json is there with this content."""
+    """Whether config.json exists and has the content of this config."""
     file = Path(config.report_folder, "config.json")
     return file.is_file() and file.read_bytes() == resolved_text(config).encode()
 
@@ -150,8 +150,8 @@ KILLED = (
 def shell_prefix(python: str, source: Path, compute: Compute) -> str:
     """Shell code that defines `fathom` and its environment.
 
-    `source` comes before what PYTHONPATH holds already. `compute` is in the environment, since it
-    changes no result: a parameter would make jobs run again.
+    `source` is put at the front of PYTHONPATH. `compute` is in the environment, since it changes no
+    result: as a parameter it would make jobs run again.
     """
     words = (str(source), compute.model_dump_json(), compute.data)
     path, settings, data = map(shlex.quote, words)

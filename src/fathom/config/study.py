@@ -1,4 +1,4 @@
-"""A study of config.yaml, validated: what is trained, by which recipe, over which axes."""
+"""A study of config.yaml, validated: its task, recipe, variants and axes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from fathom.settings import (
 from fathom.spec import Backend, Cell, Depth, Optimizer
 
 AXES = ("variants", "depths", "backends", "seeds")
-"""The axes of a study. Without its s, each is a field of a cell and of an exclusion."""
+"""The axes of a study; the singular of each is a field of a cell and of an exclusion."""
 
 
 class Study(Settings):
@@ -146,7 +146,7 @@ class Study(Settings):
     @field_validator("model", mode="plain")
     @classmethod
     def _is_its_tasks(cls, value: object, info: ValidationInfo) -> object:
-        """The task validates it. An unknown task has its own error."""
+        """Validate the model by its task. An unknown task has its own error."""
         task = info.data.get("task")
         return value if task is None else tasks.load(task).Model.model_validate(value)
 
@@ -198,7 +198,7 @@ class Study(Settings):
             self.batch_size_at(depth)
         for label in self.labels:
             study = self.of(label)
-            _ = study.recipe_settings  # refused if there is no such recipe
+            _ = study.recipe_settings  # raises if there is no such recipe
             if study.dataset != self.dataset:
                 raise ValueError(
                     f"variants.{label}.model: needs other data than the study; make it a study of "
@@ -262,7 +262,7 @@ class Study(Settings):
 
     @cached_property
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
-        """By label, in order: each variant's connection and its other changes."""
+        """Each variant's connection and its other changes, by label, in order."""
         found = {}
         for label, value in self._written:
             given = value if isinstance(value, Mapping) else {"connection": value}
@@ -300,17 +300,17 @@ class Study(Settings):
 
     @cached_property
     def bases(self) -> dict[str, str]:
-        """By label of a variant that `rates` trains too, at any rate: the variant's own label."""
+        """Labels at the study's own rate, by the label at any rate that `rates` trains."""
         return {label: base for base, of in self.rate_families.items() for label in of.values()}
 
     def rungs(self, base: str) -> dict[float, str]:
-        """Labels of a variant's ladder by the factor of its steps, ascending; 1 is the variant."""
+        """Labels of a variant's ladder by factor of its steps, ascending; 1 is the variant."""
         factors = sorted({1.0, *self.ladder.get(base, ())})
         return {f: base if f == 1 else f"{base}_x{round(100 * f):03d}" for f in factors}
 
     @cached_property
     def ladder_trainings(self) -> frozenset[str]:
-        """Labels of the trainings that ladders add; these variants are compared with none."""
+        """Labels of the trainings that ladders add; these variants are not compared."""
         return frozenset(
             label for base in self.ladder for label in self.rungs(base).values() if label != base
         )
@@ -334,7 +334,7 @@ class Study(Settings):
         own = self._own(variant)
         changed: dict[str, Any] = {"steps": own.steps or self.steps}
         if variant in self.ladder_trainings and (self.evaluate_every or 0) > changed["steps"]:
-            changed["evaluate_every"] = None  # a short one of a ladder: after its last step alone
+            changed["evaluate_every"] = None  # a short rung: only after its last step
         if isinstance(self.accumulate, dict):
             changed["accumulate"] = self.accumulate.get(self.bases.get(variant, variant), 1)
         for key in ("recipe", "optimizer", "model"):
@@ -385,7 +385,7 @@ class Study(Settings):
         return tasks.load(self.task).dataset(self.model)
 
     def batch_size_at(self, depth: int) -> int:
-        """B at the given depth. Raises ConfigError if the study does not say."""
+        """B at the given depth. Raises ConfigError if the study has none for it."""
         if not isinstance(self.batch_size, dict):
             return self.batch_size
         if depth not in self.batch_size:
@@ -393,8 +393,8 @@ class Study(Settings):
         return self.batch_size[depth]
 
     def tokens_per_step_at(self, depth: int) -> int:
-        """Tokens of an optimiser step of one variant; examples, of a task without sequences.
+        """Tokens in an optimiser step of one variant; for a task without sequences, examples.
 
-        Raises ConfigError if the study does not say.
+        Raises ConfigError if the study has no batch size for the depth.
         """
         return self.batch_size_at(depth) * self.accumulate * getattr(self.model, "length", 1)

@@ -20,17 +20,17 @@ ENVIRONMENT = "FATHOM_DATA"
 """Environment variable: the folder for data sets, by default `data`."""
 
 DATASETS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
-"""Every data set is a file of this folder."""
+"""Names of the data sets; each is a file of this folder."""
 
 SUMS = "SHA256SUMS"
-"""Written into the folder of a data set once all its files are there and checked."""
+"""File that is written into a data set's folder once all its files are there and checked."""
 
 UNAVAILABLE = "unavailable.txt"
-"""Written there instead if the data set is unavailable: what was tried."""
+"""File that is written there instead if the data set is unavailable; it lists the attempts."""
 
 
 class DataError(UserError):
-    """A data set is unavailable or damaged; further lines of the message say what was tried."""
+    """A data set is unavailable or damaged; further lines of the message list the attempts."""
 
 
 def data_folder() -> str:
@@ -44,7 +44,7 @@ def folder_of(name: str, data: str | None = None) -> Path:
 
 
 def unavailable(name: str, data: str | None = None) -> str:
-    """Why a data set is unavailable, in one line; empty if it is there, or that is not known."""
+    """Why a data set is unavailable, in one line; empty if it is there or nothing is recorded."""
     record = folder_of(name, data) / UNAVAILABLE
     if not record.is_file() or record.with_name(SUMS).exists():
         return ""

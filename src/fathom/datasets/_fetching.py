@@ -1,6 +1,6 @@
-"""Fetch and read the files of a data set: what all data sets share.
+"""Fetch and read the files of a data set, for all data sets.
 
-pooch checks every file by its SHA-256 before it gets its name, and every archive before it is
+pooch checks the SHA-256 of every file before it gets its name, and of every archive before it is
 unpacked.
 """
 
@@ -20,20 +20,20 @@ from fathom.datasets import SUMS, DataError
 from fathom.system.files import parse_sums, sha256, sums, write_text
 
 STALL_SECONDS = 10
-"""How long a server may send nothing."""
+"""Time for which a server may send nothing, in seconds."""
 
 COMMAND_SECONDS = 300
-"""How long a command that downloads may take."""
+"""Time limit of a command that downloads, in seconds."""
 
 Download = Callable[[str, Any, Any], Any]
-"""A downloader of pooch: writes the file of a name to the path that is its second argument."""
+"""A downloader of pooch: takes a name and a path, and writes the file of that name to the path."""
 
 Source = Callable[[Path], Download]
-"""Gives the downloader of all files; may use the empty folder that it is given."""
+"""Returns the downloader of all files; may use the empty folder that is its argument."""
 
 
-class Unavailable(OSError):  # noqa: N818, an outcome that is looked for, not an error
-    """Why a source cannot be used, in one line."""
+class Unavailable(OSError):  # noqa: N818, an expected outcome, not an error
+    """A source cannot be used; the message says why in one line."""
 
 
 def fetch(
@@ -49,7 +49,7 @@ def fetch(
 
     Missing files are taken from the `sources`, pairs of a name and a function, in order. `log` gets
     a line for each source. A file of `folder` with other content is refused and left as it is.
-    Raises DataError; its message says what was tried, and what to put into the folder (`to_do`).
+    Raises DataError, whose message lists the attempts and the files to add by hand (`to_do`).
     """
     tried = []
 
@@ -79,7 +79,7 @@ def fetch(
 
 
 def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
-    """Take files from a source, up to the first that it lacks; returns why, after a colon."""
+    """Take files from a source up to the first that it lacks; returns ': reason', or ''."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -88,8 +88,8 @@ def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
             download = source(Path(temporary))
             for name, digest in files.items():
                 pooch.retrieve(name, digest, name, folder, downloader=download)
-                (folder / name).chmod(0o644)  # pooch makes it the user's alone
-    except (OSError, ValueError) as error:  # of pooch a ValueError, if the hash is another
+                (folder / name).chmod(0o644)  # pooch lets only the user read it
+    except (OSError, ValueError) as error:  # pooch raises ValueError for a wrong hash
         return f": {' '.join(str(error).split())}"
     return ""
 
@@ -100,9 +100,9 @@ def copy_from(folder: Path) -> Download:
 
 
 def read_sums(file: Path, digest: str) -> dict[str, str]:
-    """The files of such a list (name: SHA-256) that itself has this SHA-256.
+    """The files (name: SHA-256) in a list like SHA256SUMS that itself has the SHA-256 `digest`.
 
-    So whoever changes the list has to change the code, whose hash then says so.
+    A change of the list thus changes the code, and so its hash. Raises DataError.
     """
     if problem := difference(file, digest):
         raise DataError(f"{file}: {problem}")
@@ -147,12 +147,12 @@ def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _command(folder: Path) -> str:
-    """What gets the data set of a folder."""
+    """The command that fetches the data set of a folder."""
     return f"fathom fetch --data {shlex.quote(str(folder.parent))}"
 
 
 def difference(file: Path, digest: str) -> str | None:
-    """Why `file` is not the official one, which has this SHA-256; None if it is."""
+    """Why `file` is not the official file, which has this SHA-256; None if it is."""
     try:
         found = sha256(file)
     except OSError as error:

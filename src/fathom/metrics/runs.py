@@ -1,4 +1,4 @@
-"""Metrics of a run, derived from those of its steps."""
+"""Metrics of a run, derived from its step metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fathom.settings import Registry
 
 
 def column(rows: Sequence[Row], name: str) -> np.ndarray:
-    """A step metric's values where rows have it; NaN for a null."""
+    """A step metric's values in the rows that have it; NaN for a null."""
     values = [row[name] for row in rows if name in row]
     return np.array([math.nan if v is None else v for v in values], dtype=float)
 
@@ -28,29 +28,29 @@ class RunMetric:
     of: str
     """The step metric that it is derived from."""
     statistic: Statistic
-    """From that metric's values, in order; None or NaN where there is no such number."""
+    """Function of that metric's values, in order; None or NaN if it is undefined."""
     definition: str
     """For docs/definitions.md."""
     averaged: bool = True
     """Whether summary.csv has its mean over seeds."""
     always: bool = True
-    """Whether its absence means that something was not finite, and not that a run has none: a
-    report then says NaN, or none."""
+    """Whether a missing value means that it was not finite (a report says NaN), rather than that
+    the run has no such number (it says none)."""
     times: str | None = None
-    """A step metric by whose last value the statistic is multiplied."""
+    """The step metric whose last value multiplies the statistic."""
     label: str = ""
-    """For an axis, with the unit; without one, the step metric's label and the definition."""
+    """Axis label, with the unit; if empty, the step metric's label and the definition."""
 
 
 LOSS_TAIL = "loss_tail"
-"""The run metric that stands in for a score that was not measured."""
+"""The run metric that replaces a score that was not measured."""
 
 DIGITS = 9
-"""Significant digits of what is computed from runs: as many as are the same on every processor."""
+"""Significant digits of numbers computed from runs; they are the same on every processor."""
 
 
 def significant(value: float) -> float:
-    """A computed number without the digits that another processor may compute otherwise.
+    """A computed number rounded to DIGITS, as further digits may differ between processors.
 
     Logarithms, powers and sums differ in the 16th digit from one library to the next.
     """
@@ -88,7 +88,7 @@ def largest(values: np.ndarray) -> float | None:
 
 
 def unsteadiness(values: np.ndarray) -> float | None:
-    """How erratic a positive series is: the standard deviation of log10(x_t / x_{t−1}).
+    """Unsteadiness of a positive series: the standard deviation of log10(x_t / x_{t−1}).
 
     A smooth decay has the same small ratio throughout; a spiky series does not. None if any value
     is not finite and positive, or there are fewer than two ratios.
@@ -109,11 +109,11 @@ OF_RUN = {
     "evaluations": (last, "of the last evaluation"),
     "last step": (last, "as after training"),
 }
-"""Which value of a metric that is not of every step is the run's, and how the docs say so."""
+"""By `when` of a step metric that is not of every step: the run's statistic and its definition."""
 
 
 def of_run(name: str, metric: StepMetric) -> RunMetric:
-    """The run metric that goes by the same name as a metric that is not of every step."""
+    """The run metric of the same name as a step metric that is not of every step."""
     statistic, definition = OF_RUN[metric.when]
     return RunMetric(name, statistic, definition, always=not metric.optional)
 
@@ -214,19 +214,19 @@ RUN_METRICS = Registry(
         },
     }
 )
-"""By the name of their column in cells.csv and, with `_mean` and so on, in summary.csv."""
+"""Run metrics by their column in cells.csv; summary.csv adds a suffix such as `_mean`."""
 
 
 def summarise(
     rows: Sequence[Row], run_metrics: Mapping[str, RunMetric]
 ) -> dict[str, float | int | None]:
-    """Every run metric of a run; None where it has none, or it is not finite."""
+    """Every run metric of a run; None if the run has no value, or it is not finite."""
     found = {name: value_of(entry, rows) for name, entry in run_metrics.items()}
     return {n: None if v is None or not math.isfinite(v) else v for n, v in found.items()}
 
 
 def value_of(metric: RunMetric, rows: Sequence[Row]) -> float | int | None:
-    """A run's value of one metric; None where it has none."""
+    """A run's value of one metric; None if it has none."""
     value = metric.statistic(column(rows, metric.of))
     if metric.times is None or value is None:
         return value

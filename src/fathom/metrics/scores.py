@@ -13,7 +13,7 @@ from fathom.metrics.steps import Row
 
 @dataclass(frozen=True)
 class Oracle:
-    """A level that theory or counting gives, to set a score beside."""
+    """A reference level for a score, from theory or counting."""
 
     label: str
     """As in 'a trigram model'."""
@@ -23,29 +23,29 @@ class Oracle:
 
 @dataclass(frozen=True)
 class Score:
-    """The one number of a run that its results are judged by."""
+    """The number of a run by which its results are judged."""
 
     metric: str
     """The run metric, measured on held-out data."""
     label: str
-    """For an axis and a sentence, as in 'validation loss'."""
+    """Label for an axis and a sentence, as in 'validation loss'."""
     unit: str
     """As in 'bits per character'; empty for a share."""
     chance: Callable[[Any], float]
-    """From the spec: the score of a model that has learned nothing."""
+    """Function of the spec: the score of a model that has learned nothing."""
     better: Literal["lower", "higher"] = "lower"
     perfect: float = 0.0
-    """The best there can be, whatever the data."""
+    """The best possible score on any data."""
     oracle: Oracle | None = None
 
     def progress(self, value: float, chance: float) -> float:
-        """How far a score is on the way from chance (0) to perfect (1); 0 where they are equal."""
+        """Position of a score between chance (0) and perfect (1); 0 if these are equal."""
         way = self.perfect - chance
         return (value - chance) / way if way else 0.0
 
 
 def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:
-    """A run's value of the metric that it is judged by: NaN if not finite, None if not measured."""
+    """A run's value of the metric that judges it: NaN if not finite, None if not measured."""
     if not any(metric.of in row for row in rows):
         return None
     value = value_of(metric, rows)
@@ -55,14 +55,14 @@ def measure_score(rows: Sequence[Row], metric: RunMetric) -> float | None:
 OUTCOMES = ("learned", "at chance", "diverged", "not scored")
 
 LEARNED = 0.05
-"""A score that has come so far from chance to perfect counts as learned."""
+"""Minimum progress from chance (0) to perfect (1) of a run that counts as learned."""
 
 
 def outcome(diverged: bool, score: Score, value: float | None, chance: float) -> str:
-    """One of OUTCOMES: what became of a run.
+    """The outcome of a run, one of OUTCOMES.
 
-    `diverged`: what its task says; `value`: its score, None where it was not measured. A score
-    that is not finite is that of a diverged run.
+    `diverged`: the result of its task's test; `value`: its score, None if it was not measured. A
+    run whose score is not finite has diverged.
     """
     if diverged or (value is not None and not math.isfinite(value)):
         return "diverged"

@@ -19,31 +19,31 @@ Row = dict[str, Any]
 
 UNBOUNDED = (-math.inf, math.inf)
 POSITIVE = (0.0, math.inf)
-"""Of norms, losses, errors, times, counts: means and intervals over seeds are of the logarithm."""
+"""Bounds of norms, losses, errors, times, counts: statistics over seeds are of the logarithm."""
 SHARE = (0.0, 1.0)
 COSINE = (-1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What the device measured in n steps, on the host, in float64."""
+    """Measurements of n steps by the device, on the host, in float64."""
 
     loss: np.ndarray
     """[n]"""
     logits_finite: np.ndarray
-    """[n]: whether every logit was."""
+    """[n]: whether every logit is finite."""
     grad_norms: np.ndarray
     """[n, P]: the L2 norm of the gradient of each parameter."""
     parameters: Sequence[str]
     """The P parameters' names."""
     reports: dict[str, np.ndarray]
-    """What the network reported, [n, …]: see `fathom.models.connections.connection.MixingTrace`."""
+    """Reports of the network, [n, …]: see `fathom.models.connections.connection.MixingTrace`."""
     one_stream: bool
-    """Whether nothing is mixed: the product of all mixing matrices is then the number one."""
+    """Whether nothing is mixed; the product of all mixing matrices is then the number one."""
 
     @cached_property
     def gain(self) -> Gain | None:
-        """Gains [n] of the composite mixing; None where no such matrices mix the streams."""
+        """Gains [n] of the composite mixing; None if no such matrices mix the streams."""
         if "H_res" in self.reports:
             return composite_gain(self.reports["H_res"])
         if self.one_stream:
@@ -52,14 +52,14 @@ class Steps:
 
     @cached_property
     def gain_of_one(self) -> Gain | None:
-        """Gains [n, T] at each position of one example; None where all have the same."""
+        """Gains [n, T] at each position of one example; None if all positions have the same."""
         if "H_res_of_one" not in self.reports:
             return None
         return composite_gain(np.moveaxis(self.reports["H_res_of_one"], 1, 2))
 
 
 ComputeSteps = Callable[[Steps], np.ndarray | None]
-"""The values [n] of a metric of every step; None where a run has no such metric."""
+"""The values [n] of a metric of every step; None if a run has no such metric."""
 
 
 @dataclass(frozen=True)
@@ -67,34 +67,34 @@ class StepMetric:
     """A number of one training step, or with `along` a profile."""
 
     label: str
-    """For an axis, with the unit."""
+    """Axis label, with the unit."""
     definition: str
     """For docs/definitions.md."""
     compute: Callable[[Any], Any] | None = None
-    """Of every step: [n] values of n `Steps`. Of the first step: a number of a
-    `fathom.tasks.Untrained` network. Otherwise: a number of a `fathom.tasks.Trained` one. None
-    where a run has no such metric. Without a function the value comes from elsewhere: a report of
-    that name, or the clock of the loop."""
+    """For every step: n values [n] from `Steps`. For the first step: a number from a
+    `fathom.tasks.Untrained` network. Otherwise: a number from a `fathom.tasks.Trained` network. It
+    returns None if a run has no such metric. Without a function, the value is a report of that name
+    or comes from the clock of the loop."""
     when: Literal["every step", "first step", "evaluations", "last step"] = "every step"
     whole: bool = False
     """A whole number; others are floats."""
     optional: bool = False
     """A run may have none: a row holds null, or lacks it."""
     bounds: tuple[float, float] = UNBOUNDED
-    """Between which every value is by its nature, and so every interval over seeds. A run with a
-    value outside is refused."""
+    """Bounds of every possible value, and so of every interval over seeds. A run with a value
+    outside is refused."""
     finite: bool = False
-    """Whether every value is finite whatever becomes of the network, as a time or a share is. That
-    of any other metric may be NaN or infinite once a run has diverged."""
+    """Whether every value is finite even after divergence, as a time or a share is. Values of any
+    other metric may be NaN or infinite once a run has diverged."""
     along: str = ""
-    """Of a profile: the label of its axis, with the unit. `compute` then gives the numbers by their
-    places, ascending; a row has each as `name[place]`. Only what is measured once can have one."""
+    """Axis label of a profile, with the unit. `compute` then returns the numbers by place,
+    ascending; a row has each as `name[place]`. Only metrics measured once can be profiles."""
     shown: str = ""
-    """How a training shows it while it runs, as in 'loss {:.4g}'; empty: not at all."""
+    """Format for the progress of a training, as in 'loss {:.4g}'; empty: not shown."""
 
     @property
     def log(self) -> bool:
-        """Whether it is drawn by its logarithm: if it is positive, and no count, which may be 0."""
+        """Whether it is drawn by its logarithm: if positive and not a count, which may be 0."""
         return self.bounds == POSITIVE and not self.whole
 
     def accepts(self, value: object) -> bool:
@@ -113,28 +113,28 @@ class StepMetric:
 
     @property
     def accepted(self) -> str:
-        """What numbers a row may have, as in 'a finite number from 0 to inf'."""
+        """The numbers that a row may have, as in 'a finite number from 0 to inf'."""
         low, high = self.bounds
         kind = "whole " if self.whole else "finite " if self.finite else ""
         return f"a {kind}number from {max(low, 0) if self.whole else low:g} to {high:g}"
 
 
 PLACE = re.compile(r"(\w+)\[([^][]+)\]")
-"""The name of a number of a profile in a row: the metric's, and the place."""
+"""Name in a row of a number of a profile: the metric's name and the place."""
 
 
-def flat(name: str, metric: StepMetric, value: Any) -> Row:  # noqa: ANN401, what `compute` gives
-    """What a row has of a metric: a number of its name, or one for each place of a profile."""
+def flat(name: str, metric: StepMetric, value: Any) -> Row:  # noqa: ANN401, result of `compute`
+    """Entries of a metric in a row: one under its name, or one for each place of a profile."""
     if not metric.along or value is None:
         return {name: value}
     return {f"{name}[{place:g}]": float(number) for place, number in value.items()}
 
 
-@lru_cache(4096)  # tables ask for every number of every row
+@lru_cache(4096)  # tables call it for every number of every row
 def split_place(name: str) -> tuple[str, float | None]:
-    """The metric and the place that a number in a row is of; None for no profile.
+    """(metric, place) of a number in a row; the place is None unless it is part of a profile.
 
-    Raises ValueError for a place that is no number.
+    Raises ValueError for a place that is not a number.
     """
     found = PLACE.fullmatch(name)
     return (found[1], float(found[2])) if found else (name, None)
@@ -151,7 +151,7 @@ Near the end of float64 no axis could be drawn.
 
 
 def loss(steps: Steps) -> np.ndarray:
-    """The loss itself."""
+    """The training loss."""
     return steps.loss
 
 
@@ -161,7 +161,7 @@ def nonfinite_event(steps: Steps) -> np.ndarray:
 
 
 def grad_norm(steps: Steps) -> np.ndarray:
-    """L2 norm over all parameters."""
+    """L2 norm of the gradient over all parameters."""
     return np.sqrt((steps.grad_norms**2).sum(axis=1))
 
 
@@ -186,7 +186,7 @@ def of_gain(name: str) -> ComputeSteps:
 
 
 def of_gain_of_one(name: str) -> ComputeSteps:
-    """The largest of a field of the gain over the positions of one example."""
+    """The maximum of a field of the gain over the positions of one example."""
 
     def value(steps: Steps) -> np.ndarray | None:
         return None if steps.gain_of_one is None else getattr(steps.gain_of_one, name).max(axis=1)
@@ -195,13 +195,13 @@ def of_gain_of_one(name: str) -> ComputeSteps:
 
 
 def of_report(name: str) -> Callable[[Callable[[np.ndarray], np.ndarray | None]], ComputeSteps]:
-    """Makes a function of what the network reports by that name, [n, …], one of `Steps`.
+    """Decorator that makes a function of the network's report `name`, [n, …], one of `Steps`.
 
-    It has no value in runs without such a report.
+    The result is None in runs without such a report.
     """
 
     def decorate(function: Callable[[np.ndarray], np.ndarray | None]) -> ComputeSteps:
-        @wraps(function)  # its name is how the hash of the code finds it
+        @wraps(function)  # the hash of the code finds it by its name
         def compute(steps: Steps) -> np.ndarray | None:
             report = steps.reports.get(name)
             return None if report is None else function(report.astype(np.float64))
@@ -235,13 +235,13 @@ def gate_first(gates: np.ndarray) -> np.ndarray:
 
 @of_report("gates")
 def gate_mean(gates: np.ndarray) -> np.ndarray:
-    """The mean over layers."""
+    """Mean gate over layers."""
     return gates.mean(axis=1)
 
 
 @of_report("gates")
 def gate_largest(gates: np.ndarray) -> np.ndarray:
-    """The largest of all layers."""
+    """Largest gate over layers."""
     return gates.max(axis=1)
 
 
@@ -253,28 +253,28 @@ def base_row_error(base: np.ndarray) -> np.ndarray:
 
 @of_report("base")
 def base_column_error(base: np.ndarray) -> np.ndarray:
-    """Mean |column sum − 1| of the same."""
+    """Mean |column sum − 1| of the matrices [n, 3, S, S] of the learned logits alone."""
     return np.abs(base.sum(axis=-2) - 1).mean(axis=(1, 2))
 
 
 @of_report("base")
 def base_diagonal(base: np.ndarray) -> np.ndarray:
-    """Mean entry of the diagonal of the same."""
+    """Mean diagonal entry of the matrices [n, 3, S, S] of the learned logits alone."""
     return np.diagonal(base, axis1=-2, axis2=-1).mean(axis=(1, 2))
 
 
 MATTERS = 0.01
 """A block matters if the score without it is worse by more than this share of the distance between
-the score and that at chance."""
+the score and chance."""
 
 
-def score_without_block(trained: Any) -> Mapping[int, float] | None:  # noqa: ANN401, of a room above
-    """By the number of the block, from 1; of studies that ask for it."""
+def score_without_block(trained: Any) -> Mapping[int, float] | None:  # noqa: ANN401, upper layer
+    """Score without each block, by block number from 1; None without `leave_out_blocks`."""
     return trained.scores_without_block if trained.problem.spec.leave_out_blocks else None
 
 
-def layers_that_matter(trained: Any) -> int | None:  # noqa: ANN401, likewise
-    """How many, of studies that ask for it; None where the score is not finite."""
+def layers_that_matter(trained: Any) -> int | None:  # noqa: ANN401, upper layer
+    """Number of blocks that matter; None without `leave_out_blocks` or a finite score."""
     return trained.layers_that_matter if trained.problem.spec.leave_out_blocks else None
 
 
@@ -284,7 +284,7 @@ BASE = (
 )
 
 MOST_SHARES = 8
-"""So many streams have a metric of their share of the output each."""
+"""Number of streams that have a metric of their share of the output."""
 
 MEASURED_PARAMETERS = (
     "H_pre", "H_post", "H_res", "mixing", "readout", "gate", "phi_pre", "phi_post", "phi_res",
@@ -460,7 +460,7 @@ STEP_METRICS = Registry(
         ),
     }
 )
-"""By the name that a row of `metrics.jsonl` has, in the order of a row."""
+"""Step metrics by their name in a row of `metrics.jsonl`, in the order of a row."""
 
 CLOCKS = ("step_seconds", "elapsed_seconds")
-"""What the same training has otherwise whenever it is repeated."""
+"""Step metrics that differ between repetitions of the same training."""

@@ -19,20 +19,20 @@ def log_marginals(
     """Log-probabilities of each node's community after 0 … `rounds` rounds, [rounds + 1, G, n, q].
 
     `links`: [G, n, n], symmetric, of G graphs. `log_fields`: [G, n, q], the log of the prior times
-    the likelihood of what a node shows by itself; −inf excludes a community. `affinity`: [q, q],
+    the likelihood of a node's own observation; −inf excludes a community. `affinity`: [q, q],
     positive: n times the probability of a link between two communities. With `absence_counts`,
-    pairs without a link are evidence too, through the mean over all nodes, as Decelle et al. (2011)
-    have it. Without, the result is exact on trees once there are as many rounds as links on their
-    longest path.
+    pairs without a link are evidence too, through the mean over all nodes, as in Decelle et al.
+    (2011). Without, the result is exact on trees if `rounds` is at least the number of links on
+    their longest path.
     """
     G, n, q = log_fields.shape
     graphs, starts, ends = np.nonzero(links)
     sources, targets = graphs * n + starts, graphs * n + ends
-    # Messages stand in the order of (source, target), by which that of the other way is found.
+    # Messages are sorted by (source, target), by which the reverse message is found.
     order = sources * (G * n) + targets
     reverse = np.searchsorted(order, targets * (G * n) + sources)
 
-    # Communities stand first in here: NumPy is slow to reduce a last axis of a few numbers.
+    # Communities are the first axis here, since NumPy reduces a short last axis slowly.
     fields = np.ascontiguousarray(log_fields.reshape(G * n, q).T)
     beliefs = _normalise(fields)
     messages = np.exp(beliefs[:, sources])

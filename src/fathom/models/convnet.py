@@ -24,7 +24,7 @@ SIDE = 14
 
 
 def groups_of(width: int) -> int:
-    """Groups of consecutive channels in a group norm."""
+    """Number of groups of consecutive channels in a group norm."""
     return min(32, max(1, width // 4))
 
 
@@ -52,7 +52,7 @@ class ConvNet(Network):
         return self.around_blocks(self.width, pooled_axes=2)
 
     def parameters(self) -> dict[str, Parameter]:
-        """He-normal weights, with the second convolution of a block over √L; zero biases."""
+        """He-normal weights, divided by √L in a block's second convolution; zero biases."""
         W, L = self.width, self.depth
         he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
         zeros, has_norms = Constant(0.0), not self.connection.reads_normed
@@ -107,7 +107,7 @@ def block(
 ) -> Array:
     """GN → ReLU → conv → dropout → GN → ReLU → conv, [B, H, W, C] → the same.
 
-    The first norm is left out where the connection's reads are normed: it has no parameters then.
+    The first norm is omitted if the connection's reads are normed: it then has no parameters.
     """
     x = ops.relu(norm(ops, x, layer, "norm1"))
     x = ops.conv2d(x, layer["conv1.weight"], layer["conv1.bias"])
@@ -118,7 +118,7 @@ def block(
 
 
 def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The group norm with parameters of that name; x as it is if there are none."""
+    """Group norm with the parameters `name`; x unchanged if there are none."""
     if f"{name}.weight" not in params:
         return x
     groups = groups_of(x.shape[-1])

@@ -25,14 +25,14 @@ from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
 from fathom.settings import Registry
 
-# A residual network of graph convolutions is DeepGCNs' ResGCN (arXiv:1904.03751). Nobody has
-# published hc and mhc on graphs: the names stand for the papers' own.
+# A residual network of graph convolutions is DeepGCNs' ResGCN (arXiv:1904.03751). No source has hc
+# and mhc on graphs: the names stand for the same connections as on the transformer.
 NAMES = Registry({"resgcn": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
 """The connections that published names of variants stand for on this network."""
 
 
 class GraphSizes(Protocol):
-    """What the network asks of a task's settings."""
+    """Settings of a task that the network uses."""
 
     nodes: int
     communities: int
@@ -41,7 +41,7 @@ class GraphSizes(Protocol):
 
     @property
     def channels(self) -> int:
-        """Numbers that a node comes with."""
+        """Number of input features of a node."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class GraphNet(Network):
         inputs: Mapping[str, Array],
         block_inputs: list[Array] | None = None,
     ) -> tuple[Array, MixingTrace | None]:
-        """What comes out of the last layer, [B, n, W], with how its streams were mixed."""
+        """(Output of the last layer [B, n, W], how its streams were mixed)."""
         x = ops.linear(inputs["nodes"], params["embedding.weight"])
         layers = [
             partial(convolution, ops, layer, inputs["links"])
@@ -104,7 +104,7 @@ class GraphNet(Network):
         return through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
 
     def forward_flops(self, batch_size: int) -> float:
-        """Of the dense products with links and weights."""
+        """Floating-point operations of the dense products with links and weights."""
         model = self.model
         n, q, W, F = model.nodes, model.communities, model.width, model.hidden
         return 2 * batch_size * n * (self.depth * (n * W + 2 * W * F) + W * (model.channels + q))
@@ -113,7 +113,7 @@ class GraphNet(Network):
 def convolution(ops: Ops, layer: dict[str, Array], links: Array, x: Array) -> Array:
     """Norm, sum over linked nodes, then two linear layers with a ReLU: [B, n, W] → the same.
 
-    The norm is left out where the connection's reads are normed: it has no parameters then.
+    The norm is omitted if the connection's reads are normed: it then has no parameters.
     """
     x = ops.matmul(links, layer_norm(ops, x, layer, "norm"))
     hidden = ops.relu(ops.linear(x, layer["up.weight"], layer["up.bias"]))

@@ -44,7 +44,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same number everywhere."""
+    """`value` everywhere."""
 
     value: float
 
@@ -70,7 +70,7 @@ class ScaledIdentity:
 class OneStream:
     """`on` for one stream of the last axis and `off` for the others.
 
-    `stream` is the same in every layer; with None it is the next one every `layers` layers.
+    `stream`: its index, the same in every layer; None: the next stream every `layers` layers.
     """
 
     on: float
@@ -102,7 +102,7 @@ class Orthogonal:
 
 @dataclass(frozen=True)
 class Even:
-    """Numbers at equal distances from −bound to bound, along the last axis."""
+    """Equally spaced values from −bound to bound along the last axis."""
 
     bound: float
 
@@ -112,7 +112,7 @@ class Even:
 
 @dataclass(frozen=True)
 class CyclicRows:
-    """`value` where the column, modulo the number of rows, is the row; zero elsewhere."""
+    """`value` where the column modulo the number of rows equals the row; zero elsewhere."""
 
     value: float
 
@@ -144,7 +144,7 @@ class Parameter:
     """Whether it is a matrix that multiplies activations, or a table of embeddings. Biases, gains,
     gates, scales and mixing logits are not, and can be exempt from weight decay."""
     parts: int = 1
-    """How many matrices are stacked in it along the rows, such as q, k and v."""
+    """Number of matrices stacked along its rows, such as q, k and v."""
 
 
 def draw(parameters: dict[str, Parameter], seed: int) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A deep residual MLP: a velocity at a point and a time.
+"""A deep residual MLP that maps a point and a time to a velocity.
 
 Blocks have no residual: the connection adds it.
 Formulas: docs/definitions.md, "Task flow".
@@ -26,10 +26,10 @@ from fathom.models.recipes import Recipe
 from fathom.settings import Registry
 
 POINT = 2
-"""Coordinates of a point, and so of a velocity."""
+"""Number of coordinates of a point and of a velocity."""
 
 NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""As around the transformer: no source has this network."""
+"""The same connections as on the transformer; no source has this network."""
 
 
 @dataclass(frozen=True)

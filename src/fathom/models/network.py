@@ -15,7 +15,7 @@ from fathom.models.init import Constant, Parameter
 from fathom.models.ops import Array, Layers, Ops
 
 TRAINING_ONLY = ("keep", "noise")
-"""Inputs of a training step alone: which activations dropout keeps, and the connection's noise."""
+"""Inputs of training steps only: the mask of dropout, and the connection's noise."""
 
 
 def inference_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,14 +36,14 @@ class Network(ABC):
     """Embedding, layers in a connection, head."""
 
     names: ClassVar[Mapping[str, str]]
-    """The connection that a published name of a variant stands for on this network."""
+    """Connection that each published name of a variant stands for on this network."""
 
     connection: Connection
     depth: int
     scheme: Scheme
 
     def around_blocks(self, width: int, pooled_axes: int = 0) -> Connection:
-        """The scheme around each of `depth` blocks without a residual of their own.
+        """Connection of the scheme around each of `depth` blocks, which have no residual.
 
         `pooled_axes`: axes before the channels that dynamic coefficients average over.
         """
@@ -68,7 +68,7 @@ class Network(ABC):
         inputs: Mapping[str, Array],
         block_inputs: list[Array] | None = None,
     ) -> Output:
-        """A forward pass on a batch of inputs by name; only training gives those in TRAINING_ONLY.
+        """Forward pass on a batch of inputs by name; TRAINING_ONLY inputs appear in training only.
 
         The input of each wrapped function is appended to `block_inputs`.
         """
@@ -79,7 +79,7 @@ class Network(ABC):
 
 
 def without_block(network: Network, block: int) -> Network:
-    """The network with the same parameters, whose block `block`, from 0, adds nothing."""
+    """The network with the same parameters, in which block `block`, from 0, adds nothing."""
     altered = copy.copy(network)
     vars(altered)["connection"] = LeftOut(network.connection, block)
     return altered
@@ -92,7 +92,7 @@ def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
 
 
 def layer_norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The layer norm with parameters of that name; x as it is if there are none."""
+    """Layer norm with the parameters `name`; x unchanged if there are none."""
     if f"{name}.weight" not in params:
         return x
     return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
@@ -107,7 +107,7 @@ def through_layers(
     noise: Array | None = None,
     block_inputs: list[Array] | None = None,
 ) -> tuple[Array, MixingTrace | None]:
-    """Pass `x` through all layers in their connection: (output, how its streams were mixed)."""
+    """Pass `x` through all layers in their connection: (output, how streams were mixed)."""
 
     def recorded(layer: Callable[[Array], Array], x: Array) -> Array:
         if block_inputs is not None:
@@ -119,7 +119,7 @@ def through_layers(
 
 
 def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:
-    """Unbind the stacked parameters `block.*` once: a dict of […] for each layer."""
+    """Unstack the parameters `block.*` once: one dict of arrays […] per layer."""
     prefix = "block."
     names = [name for name in params if name.startswith(prefix)]
     stacks = (ops.unstack(params[name]) for name in names)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def newton_schulz(
     ops: Ops, matrices: Array, coefficients: tuple[float, float, float], iterations: int
 ) -> Array:
-    """X ← a X + (b X Xᵀ + c (X Xᵀ)²) X, from matrices [N, rows, columns] over their norms."""
+    """Iterate X ← a X + (b X Xᵀ + c (X Xᵀ)²) X from matrices [N, rows, columns] / their norms."""
     a, b, c = coefficients
     N, rows, columns = matrices.shape
     norm = ops.l2_norm(ops.reshape(matrices, (N, rows * columns)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 TABLE = 2**22
-"""Smaller n-grams are counted in a table of so many numbers; others are sorted."""
+"""n-grams encoded by numbers below this are counted in a table; others are sorted."""
 
 
 def bits_per_character(
@@ -15,7 +15,7 @@ def bits_per_character(
 ) -> tuple[float, ...]:
     """Mean −log2 probability of `validation` under the unigram, bigram, … model up to `order`.
 
-    Both are arrays [N] of numbers below `characters`. The models are counted on `training`, with
+    Both are arrays [N] of integers below `characters`. The models are counted on `training`, with
     Witten–Bell back-off (docs/definitions.md, "Task text"). `characters ** order` must be below
     2^63. At the start of `validation`, a character is predicted from the part of its context that
     exists.
@@ -54,7 +54,7 @@ def _witten_bell(
 
 
 def _count(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct numbers, sorted, and how often each of them occurs."""
+    """(Distinct numbers, sorted; number of occurrences of each)."""
     if numbers.max() >= TABLE:
         return np.unique(numbers, return_counts=True)
     counts = np.bincount(numbers)  # ten times as fast as sorting a million of them
@@ -65,7 +65,7 @@ def _count(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _look_up(
     keys: np.ndarray, columns: Sequence[np.ndarray], wanted: np.ndarray
 ) -> list[np.ndarray]:
-    """Of each column, the values of the wanted keys; 0 for keys not among the sorted `keys`."""
+    """Values of the wanted keys in each column; 0 for keys not among the sorted `keys`."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     is_there = keys[place] == wanted
     return [np.where(is_there, values[place], 0) for values in columns]

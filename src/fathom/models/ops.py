@@ -1,7 +1,7 @@
 """The array primitives that a backend implements; models use a framework only through them.
 
-The protocol has what PyTorch, MLX and NumPy spell differently. Arithmetic (`+ - * /`),
-broadcasting, slicing and `.shape` are the same in all of them.
+The protocol has the functions whose names differ between PyTorch, MLX and NumPy. Arithmetic
+(`+ - * /`), broadcasting, slicing and `.shape` are the same in all of them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Arrays = tuple[Array, ...]
 LARGE = 2**18
 """Minimum array size for compiled loops on MLX.
 
-Inside a gradient the wait grows with the number of operations before: at 48 layers, loops over
+Inside a gradient the wait grows with the number of pending operations: at 48 layers, loops over
 arrays of half the size cost more than they save.
 """
 
 Layers = Sequence[Callable[[Array], Array]]
-"""What a network hands to its connection: functions […, C] → […, C]."""
+"""Functions […, C] → […, C] that a network passes to its connection."""
 
 
 class CustomVJP(Protocol):
@@ -39,21 +39,21 @@ class CustomVJP(Protocol):
     """Minimum array size for compiled loops when they force pending lazy work."""
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        """(outputs, arrays beside `xs` that `backward` needs)."""
+        """(Outputs, arrays that `backward` needs in addition to `xs`)."""
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         """The gradient of each x, from the gradients of the outputs."""
 
     def plain(self, ops: Ops, *xs: Array) -> Arrays:
-        """The outputs, of operations that a framework differentiates any number of times."""
+        """The outputs, by operations that a framework can differentiate any number of times."""
         return self.forward(ops, *xs)[0]
 
     def compiled(self) -> CustomVJP | None:
-        """The same function of contiguous NumPy arrays, in compiled loops, if there is one."""
+        """The same function of contiguous NumPy arrays in compiled loops; None without one."""
         return None
 
     def fused(self, *shapes: Sequence[int]) -> CustomVJP | None:
-        """The same function in compiled kernels for CUDA, if there is one for these shapes."""
+        """The same function in compiled CUDA kernels for these shapes; None without one."""
         return None
 
 
@@ -64,7 +64,7 @@ class Ops(Protocol):
         """Copy `x` to the device; floats and booleans become the backend's float type."""
 
     def constant(self, x: np.ndarray) -> Array:
-        """As `asarray`, for arrays that never change: each is copied to the device once."""
+        """Like `asarray`, for arrays that never change: each is copied to the device once."""
 
     def unstack(self, x: Array) -> Sequence[Array]:
         """Split [L, …] into L arrays […]."""
@@ -98,7 +98,7 @@ class Ops(Protocol):
         """Zero above the diagonal of the last two axes."""
 
     def identity_like(self, x: Array) -> Array:
-        """The identity matrix with as many rows as the last axis of `x` is long."""
+        """Identity matrix [n, n], where n is the length of the last axis of `x`."""
 
     def sqrt(self, x: Array) -> Array: ...
 
@@ -117,7 +117,7 @@ class Ops(Protocol):
     def mean(self, x: Array, axis: int) -> Array: ...
 
     def logsumexp(self, x: Array, axis: int) -> Array:
-        """The axis is kept, with size 1."""
+        """log Σ exp(x) over an axis, which is kept with size 1."""
 
     def l2_norm(self, x: Array) -> Array:
         """√Σx² over the last axis, which is kept with size 1."""
@@ -141,7 +141,7 @@ class Ops(Protocol):
         """Σ_s a_rs·b_s for each n: [R, S, N] and [S, N] → [R, N]."""
 
     def sum_of_outer_products(self, a: Sequence[Array], b: Sequence[Array]) -> Array:
-        """Σ_t a_t b_tᵀ for each n: arrays [R, N] and as many [S, N] → [R, S, N]."""
+        """Σ_t a_t b_tᵀ for each n: T arrays [R, N] and T arrays [S, N] → [R, S, N]."""
 
     def weighted_sum(self, weights: Array, x: Array) -> Array:
         """Σ_s w_s x_s for each n: [N, S] and [N, S, M] → [N, M]."""
@@ -150,16 +150,16 @@ class Ops(Protocol):
         """Σ_m r_m x_sm for each n: [N, M] and [N, S, M] → [N, S]."""
 
     def custom_vjp(self, function: CustomVJP, *xs: Array) -> Arrays:
-        """The function's outputs, differentiated with its `backward`; compiled, on the CPU.
+        """The function's outputs, differentiated with its `backward`; compiled where possible.
 
-        A second derivative is that of `plain`, or an error.
+        Second derivatives are those of `plain`, or raise an error.
         """
 
     def tensordot(self, a: Array, b: Array) -> Array:
         """Contract the last axis of `a` with the first of `b`."""
 
     def embedding(self, table: Array, ids: Array) -> Array:
-        """[V, D], [B, T] → [B, T, D]."""
+        """Rows of a table by id: [V, D], [B, T] → [B, T, D]."""
 
     def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """x Wᵀ + b over the last axis, W of shape [out, in]."""
@@ -168,9 +168,9 @@ class Ops(Protocol):
         """Exact GELU, x Φ(x), with the error function."""
 
     def layer_norm(self, x: Array, weight: Array, bias: Array) -> Array:
-        """Over the last axis, eps 1e-5, affine.
+        """Layer norm over the last axis, eps 1e-5, affine.
 
-        Where the variance overflows, each framework follows its own convention (NaN or zeros). That
+        If the variance overflows, each framework follows its own convention (NaN or zeros). That
         difference is under study (docs/definitions.md, "Language model").
         """
 
@@ -186,8 +186,8 @@ class Ops(Protocol):
     def cross_entropy(self, logits: Array, targets: Array, weights: Array | None = None) -> Array:
         """Mean of −log softmax(logits […, V])[target] over targets […], in nats.
 
-        With weights […] the weighted mean, Σ w·x / Σ w. A target outside [0, V) is an error, or
-        NaN where only the host could tell; `fathom.tasks.Batch.check` refuses it before a step.
+        With weights […], the weighted mean Σ w·x / Σ w. A target outside [0, V) is an error, or NaN
+        if only the host could raise one; `fathom.batch.Batch.check` refuses it before a step.
         """
 
     def stop_gradient(self, x: Array) -> Array:
@@ -197,4 +197,4 @@ class Ops(Protocol):
         """Copy `x` to the host without changing its type; waits for the device."""
 
     def all_finite(self, x: Array) -> Array:
-        """A scalar: whether no entry is NaN or infinite."""
+        """Scalar: whether no entry is NaN or infinite."""

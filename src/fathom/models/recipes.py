@@ -71,7 +71,7 @@ RECIPES = Registry(
             embedding="inverse_sqrt_width", attention="linear", bias_correction=False
         ),
         "torch-defaults": Recipe(embedding="unit", attention="packed_xavier", bias_correction=True),
-        # From no source here, but common: activations and the sum of branches have unit variance.
+        # Common practice, from no source: activations and the sum of branches have unit variance.
         "unit-variance": Recipe(
             embedding="unit",
             attention="linear",

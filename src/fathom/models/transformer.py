@@ -31,7 +31,7 @@ from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
 
 
 class TransformerParts(Settings):
-    """Sizes and parts of the transformer, but for V: a task may have `vocab` follow from others."""
+    """Sizes and parts of the transformer without V: a task may derive `vocab` from others."""
 
     connection_settings: ClassVar[frozenset[str]] = frozenset({"wrap"})
 
@@ -80,7 +80,7 @@ class TransformerModel(TransformerParts):
 
 
 def sizes(model: TransformerParts) -> str:
-    """The sizes, in the letters of docs/definitions.md."""
+    """The sizes as text, in the symbols of docs/definitions.md."""
     return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
 
 
@@ -219,7 +219,7 @@ def attention(
 def queries_keys_values(
     ops: Ops, layer: dict[str, Array], x: Array | Apart, is_normed: bool
 ) -> Sequence[Array]:
-    """Three arrays [B, T, D], from one input or from three."""
+    """q, k and v, [B, T, D] each, from one input or from three."""
     weight, bias = layer["qkv.weight"], layer.get("qkv.bias")
     D = weight.shape[1]
     inputs = x if isinstance(x, Apart) else (x,)
@@ -252,7 +252,7 @@ def block(ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array) 
 
 
 def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
-    """The layer norm with parameters of that name; RMS norm if there are none."""
+    """Layer norm with the parameters `name`; RMS norm if there are none."""
     if f"{name}.weight" not in params:
         return rms_norm(ops, x)
     return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])

@@ -1,7 +1,7 @@
-"""The unrolled cell: one function with one set of weights, applied once for every token.
+"""The unrolled cell: one function with one set of weights, applied once per token.
 
-The layers that the connection joins are the time steps, so a study's depth is T, the length of a
-sequence. Formulas: docs/definitions.md, "Task unrolled".
+The layers of the connection are the time steps, so a study's depth is T, the length of a sequence.
+Formulas: docs/definitions.md, "Task unrolled".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fathom.models.recipes import Recipe
 from fathom.settings import ConfigError, Registry
 
 NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""What short names of variants stand for on this network, as on the transformer."""
+"""The connections that short names of variants stand for, the same as on the transformer."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Sizes:
     hidden: int
     """F, channels between the cell's two layers."""
     tokens: int
-    """Distinct tokens that go in."""
+    """Number of distinct input tokens."""
     classes: int
-    """V, distinct answers."""
+    """V, number of distinct answers."""
     least_steps: int
-    """The shortest sequence that its task has."""
+    """Minimum length of a sequence of the task."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Unrolled(Network):
 
     @cached_property
     def connection(self) -> Connection:
-        """Around every time step; dynamic coefficients are one set per sequence and step.
+        """Wraps every time step; dynamic coefficients are one set per sequence and step.
 
         Raises ConfigError for sequences that are too short for the task.
         """
@@ -63,7 +63,7 @@ class Unrolled(Network):
         return self.around_blocks(self.sizes.width)
 
     def parameters(self) -> dict[str, Parameter]:
-        """Those of the cell are not stacked: all time steps share them."""
+        """Parameters by name; the cell's are not stacked, since all time steps share them."""
         sizes, recipe = self.sizes, self.recipe
         D, F = sizes.width, sizes.hidden
         unit = Normal(1.0 if recipe.embedding == "unit" else D**-0.5)
@@ -97,7 +97,7 @@ class Unrolled(Network):
     ) -> Output:
         """Inputs: `tokens`, int32 [B, T]."""
         tokens = inputs["tokens"]
-        # What each token adds inside the cell: a product per distinct token, not per time step.
+        # Each token's term inside the cell: one product per distinct token, not per time step.
         added = ops.linear(
             params["embedding.token"], params["cell.input.weight"], params["cell.input.bias"]
         )
@@ -123,7 +123,7 @@ class Unrolled(Network):
 
 
 def cell(ops: Ops, params: dict[str, Array], is_normed: bool, token: Array, state: Array) -> Array:
-    """What a time step adds to the state [B, D], from it and what its token adds inside [B, F]."""
+    """Update of the state [B, D] in a time step; `token` [B, F]: its term inside the cell."""
     if not is_normed:
         state = ops.layer_norm(state, params["cell.norm.weight"], params["cell.norm.bias"])
     hidden = ops.tanh(ops.linear(state, params["cell.state.weight"]) + token)

@@ -1,1 +1,1 @@
-"""CSVs → figures and Markdown."""
+"""Figures, reports, page and paper from CSV tables."""

@@ -1,4 +1,4 @@
-"""`fathom compare`: a task's published comparison as a config, and what it leaves besides runs."""
+"""`fathom compare`: config of a task's published comparison, and its tables and figures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STUDY = "compare"
 
 
 def comparison(task: str, changes: Mapping[str, Any], out: Path) -> Config:
-    """The config of a task's published comparison with these changes, its results in `out`.
+    """Config of a task's published comparison with `changes` applied and results in `out`.
 
-    Changes that are None change nothing. Raises ConfigError for a task that has no comparison.
+    Changes that are None are ignored. Raises ConfigError for a task without a comparison.
     """
     known = [name for name in tasks.TASKS if tasks.presentation(name).comparison]
     if task not in known:
@@ -44,7 +44,7 @@ def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_comparison(config: Config) -> str:
-    """Write tables, figures and metrics_TIME.json beside the runs; returns a table of variants."""
+    """Write tables, figures and metrics_TIME.json beside the runs; return a table of variants."""
     out, tables, study = Path(config.results), Path(config.results, "tables"), config.studies[STUDY]
     shown, platform = tasks.presentation(study.task), Platform(study.backends[0])
     write_tables(config, tables)
@@ -68,5 +68,5 @@ def write_comparison(config: Config) -> str:
 
 
 def _values(column: pd.Series) -> list[Any]:
-    """The numbers of a column; None for each that is not finite."""
+    """Values of a column as a list; None for non-finite values."""
     return json.loads(column.to_json(orient="values", double_precision=15))

@@ -13,10 +13,10 @@ from fathom.analysis.statistics import CONFIDENCE
 from fathom.report.formatting import number, plain_number
 
 WITHIN = f"within {100 * DELTA:g} % of the steps"
-"""The reach of equivalence."""
+"""The equivalence margin in words."""
 
 TENFOLD = 900
-"""Changes of so many % and more are printed as factors."""
+"""Minimum change, in %, that is printed as a factor."""
 
 MOST_DECIMALS = 6
 
@@ -24,16 +24,16 @@ MOST_DECIMALS = 6
 def describe_effect(row: Mapping[str, Any], metric: str = "") -> str:
     """The verdict with its interval, as in 'worse by 3.1 % (95 % interval +2.2 % to +4.0 %)'.
 
-    `metric`: named beside the number, where it is given.
+    `metric`: name printed beside the number; empty for none.
     """
     chosen = f", {after_looking(row)}" if after_looking(row) else ""
     return f"{_describe(row, f' in {metric}' if metric else '')}{chosen}"
 
 
 def after_looking(row: Mapping[str, Any]) -> str:
-    """The settings chosen by results on which a verdict rests, as in 'seeds chosen after looking'.
+    """Settings of a verdict that were chosen by results, as in 'seeds chosen after looking'.
 
-    `row`: of effects.csv or worth.csv. Empty without any.
+    `row`: a row of effects.csv or worth.csv. Empty if there are none.
     """
     chosen = row.get("after_looking", "")
     return f"{chosen} chosen after looking" if chosen else ""
@@ -51,7 +51,7 @@ def _describe(row: Mapping[str, Any], of: str) -> str:
     if math.isnan(row["low"]):
         seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
         return f"{verdict}{within}: {format_effect(row['effect'], row)}{of}, {seeds}"
-    # An interval without zero, and yet undecided: the study asks many questions.
+    # The interval may exclude 0: it lacks the Holm correction for the study's contrasts.
     corrected = f", Holm p = {number(row['p_holm'], 2)}" if row["low"] * row["high"] > 0 else ""
     return f"{verdict}{within}: {interval_of(row)}{of}{corrected}"
 
@@ -73,9 +73,9 @@ def _ends(row: Mapping[str, Any]) -> str:
 
 
 def format_effect(value: float, row: Mapping[str, Any]) -> str:
-    """An effect, or an end of its interval, with sign and unit; changes from tenfold as factors.
+    """An effect or an end of its interval with sign and unit; tenfold changes or more as factors.
 
-    With decimals that round by a sixth of half its interval at most, unless that would be zero.
+    Rounds by at most a sixth of the interval's half-width, or to one digit if that gives zero.
     """
     unit = row["unit"]
     if unit == PERCENT and value >= TENFOLD:
@@ -91,7 +91,7 @@ def format_effect(value: float, row: Mapping[str, Any]) -> str:
 
 
 def format_spread(row: Mapping[str, Any]) -> str:
-    """The standard deviation over seeds of the second side, with its unit; empty if unknown."""
+    """Standard deviation of `against` over seeds, with its unit; empty if unknown."""
     value, unit = row["seed_sd"], row["unit"]
     if math.isnan(value):
         return ""
@@ -101,7 +101,7 @@ def format_spread(row: Mapping[str, Any]) -> str:
 
 
 def size_of(row: Mapping[str, Any]) -> float:
-    """How large an effect is, whichever its sign: of ratios, the logarithm."""
+    """Absolute size of an effect; for a change in %, the absolute log ratio."""
     effect: float = row["effect"]
     if row["unit"] != PERCENT:
         return abs(effect)

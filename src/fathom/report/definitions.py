@@ -1,6 +1,6 @@
-"""Tables in documents: of metrics and schemes, from the registries that define what they list.
+"""Tables of metrics and schemes in documents, made from the registries of both.
 
-README has those of the kept result (`readme.py`), docs/trust.md that of `processors.py`.
+README also has tables of the kept result (`readme.py`), and docs/trust.md that of `processors.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_tables(text: str) -> str:
-    """The document with what stands between its marks replaced by today's tables.
+    """The document with the text between its marks replaced by current tables.
 
-    What comes from the kept result stays as it is in a project without one.
+    Tables of the kept result stay unchanged in a project without one.
     """
     tables = {
         "step metrics": step_table,
@@ -33,7 +33,7 @@ def with_tables(text: str) -> str:
 
 
 def step_table() -> str:
-    """A row for each metric of a step, those with the same words in one."""
+    """Table of step metrics; metrics with the same meaning share a row."""
     rows: dict[str, list[str]] = {}
     for name, metric in tasks.step_metrics().items():
         when = "" if metric.when == "every step" else f"{metric.when} only: "
@@ -43,7 +43,7 @@ def step_table() -> str:
 
 
 def run_table() -> str:
-    """A row for each metric of a run."""
+    """Table of run metrics; metrics with the same meaning share a row."""
     rows: dict[str, list[str]] = {}
     for name, metric in tasks.run_metrics().items():
         sources = [f"`{name}`" for name in (metric.of, metric.times) if name]

@@ -1,4 +1,4 @@
-"""Files → figures: what the commands that draw do."""
+"""Draw figures from files, for the drawing commands."""
 
 from __future__ import annotations
 
@@ -152,19 +152,19 @@ def draw_cell(run: Path, out: Path) -> None:
 
 
 def draw_explained(config: Config, out: Path) -> None:
-    """Draw the pictures of docs/explained: PNG alone, as Markdown shows them."""
+    """Draw the pictures of docs/explained, only as PNG, which its Markdown shows."""
     declared = figures_of("explained").values()
     figures = draw_figures(declared, labels=config.labels, explained=explained(config))
     save(figures, out, only=["png"])
 
 
 def step_times_of(config: Config) -> tuple[Path, ...]:
-    """The table by which training times are compared, where there is one."""
+    """Path of the table of step times that the config names; empty without one."""
     return (Path(config.step_times),) if config.step_times else ()
 
 
 def keep(figures: dict[str, Figure], out: Path, of: str, inputs: Sequence[Path]) -> None:
-    """Save the figures, and with them what they are of and which files they were drawn from."""
+    """Save the figures, and a manifest with their subject and input files."""
     save(figures, out)
     write_figure_manifest(out, figures, of, inputs)
 

@@ -1,7 +1,7 @@
-"""What the pictures of docs/explained show: networks of config.yaml before their first step.
+"""Data for the pictures of docs/explained: networks of config.yaml before their first step.
 
-All of it follows from initial parameters, so no run is needed. Computed in NumPy, in float64. The
-pages are about these variants, so they are named here, and nowhere else in the code of figures.
+The data follow from initial parameters, so no run is needed; NumPy computes them in float64. The
+pages are about these variants, so this module names them, as no other code of figures does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUBLAYERS = (
     MATRICES // 2,
     ("baseline", "hc_paper", "mhc_paper", "circulant_mhc", "mhc_lite", "krom_hc"),
 )
-"""A study, the number of blocks, and its variants that the pictures show."""
+"""A study, a number of blocks, and the variants that the pictures show."""
 PASSES = ("fashion-streams", 4, "mhc_static")
 """A study, a depth and a variant whose first matrix is normalised step by step. It starts with
 noise, so that its rows differ."""
@@ -39,13 +39,13 @@ class Untrained:
     """A network at its initial parameters, on its first batch. L wrapped functions, S streams."""
 
     sizes: np.ndarray
-    """[L]: root mean square of what each wrapped function reads, over that of the first."""
+    """Root mean square of each wrapped function's input relative to the first's, [L]."""
     H_res: np.ndarray
-    """[L, S, S]; where it is dynamic, its means over positions. [L, 1, 1] ones for one stream."""
+    """[L, S, S], averaged over positions if dynamic; for one stream ones, [L, 1, 1]."""
 
     @property
     def products(self) -> np.ndarray:
-        """[L, S, S]: the product of the first 1, 2, … L matrices, later ones on the left."""
+        """Products of the first 1, 2, … L matrices, later ones on the left, [L, S, S]."""
         found = [self.H_res[0]]
         for H in self.H_res[1:]:
             found.append(H @ found[-1])
@@ -54,18 +54,18 @@ class Untrained:
 
 @dataclass(frozen=True)
 class Explained:
-    """Everything that the pictures are drawn from."""
+    """Data of all pictures."""
 
     blocks: dict[str, Untrained]
     """Variants with connections around blocks."""
     sublayers: dict[str, Untrained]
     """Variants with connections around every attention and every MLP."""
     passes: dict[str, np.ndarray]
-    """The stages of one matrix [S, S], by operation."""
+    """One matrix, [S, S], after each operation, by its name."""
 
 
 def explained(config: Config) -> Explained:
-    """All of it. Raises ConfigError where the config lacks a study that is drawn."""
+    """Data of all pictures. Raises ConfigError if the config lacks a study that they show."""
     for study in (BLOCKS[0], SUBLAYERS[0], PASSES[0]):
         if study not in config.studies:
             raise ConfigError(
@@ -83,7 +83,7 @@ def explained(config: Config) -> Explained:
 
 
 def untrained(config: Config, cell: Cell) -> Untrained:
-    """A forward pass of a cell's network: the same numbers as its run starts from."""
+    """A cell's network after a forward pass with the parameters that its run starts from."""
     problem, ops = tasks.Problem(config.spec(cell)), NumpyOps()
     params = {name: ops.asarray(value) for name, value in problem.initial_parameters().items()}
     block_inputs: list[np.ndarray] = []
@@ -96,7 +96,7 @@ def untrained(config: Config, cell: Cell) -> Untrained:
 
 
 def passes(config: Config, cell: Cell) -> dict[str, np.ndarray]:
-    """The first initial matrix of a cell before Sinkhorn, after half a pass and after all."""
+    """A cell's first initial matrix before Sinkhorn, after half a pass and after all passes."""
     problem, ops = tasks.Problem(config.spec(cell)), NumpyOps()
     scheme: Streams = problem.spec.connection
     logits = ops.asarray(problem.initial_parameters()["connection.H_res"])[:1]

@@ -1,7 +1,7 @@
-"""figures.json: what the figures of a folder are of, what they were drawn from, and their hashes.
+"""figures.json: subject, inputs and hashes of the figures in a folder.
 
 Tables and reports are verified by making them again. Figures are not: drawing takes long, and
-another version of matplotlib makes other bytes.
+another version of matplotlib writes other bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TABLES_OF = {
     "worth": "worth.csv",
     "stability": "stability.csv",
 }
-"""Inputs of only some figures, with their tables."""
+"""Tables that only some figures read, by the name of the input."""
 
 
 class FigureManifest(Settings):
@@ -44,12 +44,12 @@ class FigureManifest(Settings):
     of: str
     """The subject of the figures, such as 'depth-mlx on torch'."""
     inputs: dict[str, str]
-    """SHA-256 of the unpacked content of each file that they were drawn from, by its name."""
+    """SHA-256 of the unpacked content of each input file, by file name."""
     files: dict[str, str]
-    """SHA-256 of each file of a figure, by its name."""
+    """SHA-256 of each figure file, by file name."""
 
     def why_other(self, of: str, inputs: Sequence[Path]) -> str:
-        """Why these figures are not of that, drawn from those files; empty if they are."""
+        """Why the figures do not match this subject and these inputs; empty if they do."""
         if self.of != of:
             return f"is of '{self.of}', not of '{of}'"
         others = [
@@ -61,7 +61,7 @@ class FigureManifest(Settings):
 
 
 def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
-    """The tables that these figures of a study are drawn from, in the folder of its tables."""
+    """The tables that these figures of a study read; `folder`: the study's tables."""
     reads = {read for figure in declared for read in figure.reads}
     names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
     return tuple(folder / name for name in dict.fromkeys(names))
@@ -70,7 +70,7 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
 def write_figure_manifest(
     folder: Path, names: Iterable[str], of: str, inputs: Iterable[Path]
 ) -> None:
-    """Write figures.json for the figures of these names, which are in `folder`."""
+    """Write figures.json for the named figures in `folder`."""
     manifest = FigureManifest(
         of=of,
         inputs={file.name: _content_hash(file) for file in inputs},
@@ -80,7 +80,7 @@ def write_figure_manifest(
 
 
 def read_figure_manifest(folder: Path) -> FigureManifest | None:
-    """The figures.json of a folder; None if there is none, or it cannot be read as one."""
+    """Manifest of a folder's figures; None if figures.json is missing or invalid."""
     try:
         return FigureManifest.model_validate_json((folder / FIGURE_MANIFEST).read_bytes())
     except (OSError, ValidationError):

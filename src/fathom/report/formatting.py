@@ -9,7 +9,7 @@ from typing import Any
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number in few digits; NaN as such."""
+    """A number in `digits` significant digits; 'NaN' for NaN and None."""
     if value is None or math.isnan(value):
         return "NaN"
     return f"{value:.{digits}g}".replace("-", "−")
@@ -21,13 +21,13 @@ def count_layers(depth: int, unit: str = "layer") -> str:
 
 
 def list_words(words: Sequence[Any]) -> str:
-    """'a, b and c'."""
+    """Words joined as in 'a, b and c'."""
     *first, last = map(str, words)
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> str:
-    """A table in Markdown; the last columns, as many as there are `numbers`, are right-aligned."""
+    """A table in Markdown; the last `numbers` columns are right-aligned."""
     rulers = ["---"] * (len(head) - numbers) + ["---:"] * numbers
     cells = ([re.sub(r"(?<!\\)\|", r"\|", cell) for cell in row] for row in rows)
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, rulers, *cells))
@@ -39,16 +39,16 @@ def largest(rows: list[dict[str, Any]], column: str) -> float:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, as in '93 %'; below half a percent as such."""
+    """A share as a percentage, as in '93 %'; '<0.5 %' below half a percent."""
     if math.isnan(share):
         return "NaN"
     return f"{100 * share:.0f} %" if share >= 0.005 else "<0.5 %"
 
 
 EVEN = 1.2
-"""An interval is shown as ± if its longer side is at most this many times the shorter.
+"""Maximum ratio of an interval's longer side to its shorter for it to be shown as ±.
 
-The sides of a geometric one differ by the factor by which its upper end exceeds the mean.
+For a geometric interval the ratio is its upper end over the mean.
 """
 
 
@@ -62,13 +62,13 @@ def with_interval(
 ) -> str:
     """A mean and its interval: as `plus_minus` with the longer side, or with both ends.
 
-    As in '7.1 (2.9 to 17)', in two digits or as many as tell the ends apart, where the sides differ
-    too much, or an end is one of the `bounds`, which ± would pass. `finite` of `n` values were
-    finite; fewer than all is said. Without an interval (fewer than three values) the mean stands
-    alone.
+    Both ends, as in '7.1 (2.9 to 17)', if the sides differ too much, or if an end is one of the
+    `bounds`, which ± would exceed; in two digits, or more if the interval is narrow. `finite` of
+    `n` values were finite; a note counts the others. Without an interval (fewer than three values)
+    the mean stands alone.
     """
     shorter, longer = sorted((mean - low, high - mean))
-    # Of five digits of the mean nobody could see more.
+    # An interval below 1e-4 of the mean is invisible in five digits of the mean.
     is_cut = longer > 1e-4 * abs(mean) and (low == bounds[0] or high == bounds[1])
     if not (is_cut or longer > EVEN * shorter + 1e-4 * abs(mean)):
         return plus_minus(mean, longer, finite, n)
@@ -80,9 +80,9 @@ def with_interval(
 def plus_minus(
     mean: float, half: float, finite: float | None = None, n: float | None = None
 ) -> str:
-    """Mean ± half the width of its interval, that in two digits and the mean to the same place.
+    """Mean ± half-width of its interval: this in two digits, the mean to the same decimal place.
 
-    `finite` of `n` values were finite; fewer than all is said. Without an interval (fewer than
+    `finite` of `n` values were finite; a note counts the others. Without an interval (fewer than
     three values) the mean stands alone.
     """
     if finite == 0 and n:
@@ -95,7 +95,7 @@ def plus_minus(
     if half == 0:  # a count that is 0, or a constant of the initialisation
         return f"{number(mean, 5)}{' ± 0' if mean else ''}{note}"
     exponent = math.floor(math.log10(max(abs(mean), half)))
-    # At most five digits of the mean: an interval can be far below what anyone needs to read.
+    # At most five digits of the mean, however narrow the interval.
     decimals = min(4 - exponent, 1 - math.floor(math.log10(half)))
     scale = _power(exponent)
     places = max(0, decimals + scale)
@@ -107,19 +107,19 @@ def plus_minus(
 
 
 def _note(finite: float | None, n: float | None) -> str:
-    """The number of non-finite values, if any."""
+    """A note with the number of non-finite values; empty if there are none."""
     if finite is None or n is None or finite == n:
         return ""
     return f" (NaN: {int(n - finite)} of {int(n)})"
 
 
 def _power(exponent: int) -> int:
-    """The power of ten that is written out of a number of that size; 0 for none."""
+    """The exponent if a number of that size is written with a power of ten; else 0."""
     return exponent if exponent < -3 or exponent > 4 else 0
 
 
 def plain_number(value: float, digits: int) -> str:
-    """A number in a few digits, as people write it: 120, 1.0, 0.0034, 1.2·10^−7."""
+    """A number in `digits` significant digits, as in 120, 1.0, 0.0034, 1.2·10^−7."""
     if value == 0:
         return "0"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")

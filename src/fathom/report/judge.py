@@ -1,7 +1,7 @@
-"""`fathom judge`: a connection of one's own beside the kept result, on one page.
+"""`fathom judge`: compare your own connection with the kept result, on one page.
 
-The config is that of the kept result with one variant more. Rows of all other networks are read
-from the kept table of cells; without it (`--quick`) the plain network is trained too.
+The config is that of the kept result plus one variant. Rows of all other networks are read from
+the kept table of cells; without it (`--quick`) the plain network is trained too.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from fathom.system.files import write_text
 from fathom.tasks import Problem
 
 DEPTHS = {"released": 12, "state": 8}
-"""The studies that judge, and the depth of each; a smaller config has its deepest below that."""
+"""Studies to judge in, and the depth in each; without it, the deepest below it in the config."""
 
 LADDER = [0.5, 2]
-"""Factors of the plain network's steps, in a study that has no ladder to read."""
+"""Factors of the plain network's steps in a study without a ladder."""
 
 BACKEND = "torch"
 
 COST = "cost of a step"
-"""The check that measures it, over the plain network's."""
+"""Name of the check that measures the time of a step relative to the plain network's."""
 
 TURNS = 4
-"""How often a step is timed, in turns with the plain network's: a few seconds in all."""
+"""Number of timings of a step, alternating with the plain network's: a few seconds in all."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A connection, and what it is judged by."""
+    """A connection to judge, with config, kept result and number of seeds."""
 
     config: Config
     module: str
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Of the class or function."""
+        """Name of the class or function."""
         return self.module.rpartition(":")[2]
 
     @property
@@ -82,18 +82,18 @@ class Plan:
         return more if more > self.seeds else None
 
     def depth(self, study: str) -> int:
-        """The depth at which the study judges."""
+        """Depth to judge at in a study: the deepest up to that of DEPTHS, else the smallest."""
         depths = self.config.studies[study].depths
         return max((d for d in depths if d <= DEPTHS[study]), default=min(depths))
 
     def cells(self, study: str, variant: str = "", depth: int | None = None) -> list[Cell]:
-        """Cells of a variant, by default the connection itself, at the judged seeds."""
+        """Cells of a variant, by default the connection, at the seeds to judge by."""
         seeds = self.config.studies[study].seeds[: self.seeds]
         where = self.depth(study) if depth is None else depth
         return [Cell(study, where, variant or self.label, BACKEND, seed) for seed in seeds]
 
     def to_train(self) -> list[Cell]:
-        """The cells of the connection; without a kept result those of the plain network too."""
+        """Cells of the connection; without a kept result, also those of the plain network."""
         found = [cell for study in self.config.studies for cell in self.cells(study)]
         if self.kept is None:
             for name, study in self.config.studies.items():
@@ -114,7 +114,7 @@ def make_plan(
     seeds: int,
     quick: bool,
 ) -> Plan:
-    """The plan for FILE.py:NAME. Raises ConfigError, also without a kept result unless `quick`."""
+    """Plan for FILE.py:NAME. Raises ConfigError, also if no result is kept, unless `quick`."""
     base = load_config(files)
     judging = [name for name in DEPTHS if name in base.studies]
     if not judging or any(base.plain(name) is None for name in judging):
@@ -136,7 +136,7 @@ def make_plan(
     if any(label in base.studies[study].labels for study in judging):
         label = f"own_{label}"
     path = f"{Path(os.path.relpath(file)).as_posix()}:{name}"
-    connection = {"module": path, "settings": dict(arguments)}  # its arguments may have our names
+    connection = {"module": path, "settings": dict(arguments)}  # arguments may share our names
     studies: dict[str, Any] = dict.fromkeys(base.studies)
     for study in judging:
         settings = base.studies[study]
@@ -145,13 +145,13 @@ def make_plan(
         if quick:
             studies[study]["seeds"] = sorted({*settings.seeds, *range(seeds)})
         if quick and not settings.ladder:
-            # Evaluated at the end alone: half the steps may be fewer than evaluate_every.
+            # Evaluate only at the end: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
     changes = {"results": str(out), "reference": None, "labels": {label: name}, "studies": studies}
     try:
         config = load_config(files, changes)
     except ConfigError as error:
-        # The variant is in no file: its problems are the connection's, once for all studies.
+        # No file has the variant: report its problems without a path, once for all studies.
         place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
         lines = [place.sub("", line) for line in str(error).splitlines()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
@@ -162,7 +162,7 @@ def make_plan(
 
 
 def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
-    """By study: every check of the contract, the cost of a step, whether plain repeats here."""
+    """Yield (study, check): contract, cost of a step, whether the plain network repeats here."""
     for study in plan.config.studies:
         for check in _check(plan, study, compute):
             yield study, check
@@ -179,11 +179,11 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
 
 
 def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[Check]:
-    """The cost of a step beside the plain network's, and the gradients of both by layer."""
+    """Time and operations of a step over the plain network's, and gradients of both by layer."""
     from fathom.backends.torch_counting import count_step  # it loads PyTorch
 
     plain = plain_problem(problem)
-    # In turns, and the fastest of each: other work on the machine only slows.
+    # Alternate, and take the fastest of each: other load on the machine only slows.
     turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
     ours, theirs = map(min, zip(*turns, strict=True))
     cost = ours / theirs
@@ -197,7 +197,7 @@ def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[C
 
 
 def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:
-    """Whether today's code repeats first steps of a kept run of the plain network here."""
+    """Check whether the current code repeats the first steps of a kept plain run here."""
     name = "plain repeats here"
     cell = plan.cells(study, plan.config.plain(study))[0]
     with tempfile.TemporaryDirectory(prefix="fathom-") as staging:
@@ -219,7 +219,7 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
     for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
         if (folder / MANIFEST).exists():
             return folder
-    # First those that are named after the study: the others are read to the end in vain.
+    # Bundles named after the study first: unpacking any other would be wasted time.
     bundles = sorted(
         kept.glob(f"{BUNDLES}/*.tar.xz"),
         key=lambda file: (not file.name.startswith(cell.study), len(file.name)),
@@ -237,9 +237,9 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
 def write_judgement(
     plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, command: str
 ) -> list[Path]:
-    """Write tables and the page, as Markdown and, with markdown-it, as HTML; returns its files.
+    """Write tables and the page, as Markdown and, with markdown-it, as HTML; return its files.
 
-    `command`: the one that was called, without its seeds.
+    `command`: the command line that was called, without its seeds.
     """
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
@@ -264,7 +264,7 @@ def write_judgement(
     write_text(page, text)
     try:
         from markdown_it import MarkdownIt
-    except ModuleNotFoundError:  # a package of the workflow; the Markdown is complete
+    except ModuleNotFoundError:  # a workflow package; the Markdown is complete
         return [page]
     html = fill(
         environment,
@@ -278,7 +278,7 @@ def write_judgement(
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
-    """The table of cells: what was trained here, and the kept rows, as of one platform a study."""
+    """Cells trained here, and kept cells of one platform per study, to which all are assigned."""
     config, out = plan.config, Path(plan.config.results)
     runs = [validate_run(run_folder(out, cell), config.spec(cell)) for cell in plan.to_train()]
     missing = [f"{run.cell}: {run.status} {run.reason}" for run in runs if not run.counts]
@@ -309,7 +309,7 @@ def _judged(
     worth: pd.DataFrame,
     depths: pd.DataFrame,
 ) -> dict[str, Any]:
-    """What the page tells of a study."""
+    """Template values of one study."""
     depth, score = plan.depth(study), scores_of(plan.config)[study]
 
     def here(table: pd.DataFrame) -> pd.DataFrame:
@@ -356,7 +356,7 @@ def _judged(
 
 
 def _net(worth: Record | None, cost: float) -> dict[str, float]:
-    """The step multiplier over the cost, with its ends; empty where it is a bound, or unknown."""
+    """Step multiplier over cost, with interval; empty if the multiplier is a bound or unknown."""
     if worth is None or worth["answer"] != "at":
         return {}
     names = {"mean": "multiplier", "low": "low", "high": "high"}
@@ -380,7 +380,7 @@ def _diagnostics(ours: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _order(row: Record, better: str) -> tuple[float, float]:
-    """The highest step multiplier first, then the best score; without either last."""
+    """Sort key: highest step multiplier first, then best score; missing values last."""
     worth = row["worth"]["multiplier"] if row["worth"] else math.nan
     mean = row["mean"] if better == "lower" else -row["mean"]
     return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))

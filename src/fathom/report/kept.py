@@ -1,6 +1,6 @@
-"""A kept result, which reports show beside others: its files, and their recorded hashes.
+"""A kept result that reports show beside their own: its files and their recorded hashes.
 
-The hashes are in git, in the format of sha256sum, so that an edit of the result shows as one.
+The hashes are in git, in the format of sha256sum, so that an edit of the result is visible.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from fathom.analysis.claims import Published
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
-"""Files that reports read or link to, without runs."""
+"""Files that reports read or link to, except runs."""
 
 BUNDLES = "bundles"
-"""The bundles behind the result. An archive of other results has only the shown files."""
+"""Folder of the result's bundles. An archive of other results has only the shown files."""
 
 REMEDY = "it belongs to the kept result that the config names; put that file back"
 
@@ -46,9 +46,9 @@ def _names(folder: Path) -> list[str]:
 
 
 def record(folder: Path) -> int:
-    """Write the hashes of a kept result's files; returns how many.
+    """Write the hashes of a kept result's files; return their number.
 
-    Raises UserError if it has none, or a bundle of it was refused.
+    Raises UserError if there are no files, or if a bundle of the result was refused.
     """
     if refused := refused_bundles(folder):
         lines = [f"{line}; put the whole bundle in its place" for line in refused]
@@ -64,7 +64,7 @@ class FirstScreen(NamedTuple):
 
     title: str
     advice: str
-    """The question that it asks, and what it says to do."""
+    """The question of the headline, if any, and its answer."""
     answers: list[Answer]
 
 
@@ -73,7 +73,7 @@ def first_screen(
 ) -> FirstScreen | None:
     """The first screen of a kept result, from its tables; None without a table or a title.
 
-    Variants go by the result's own labels, where its config is there, else by `labels`.
+    Labels of variants in the result's own config take precedence over `labels`.
     """
     file, worth = folder / "tables" / f"{ANSWERS}.csv", folder / "tables" / "worth.csv"
     if not file.is_file():
@@ -92,7 +92,7 @@ def first_screen(
 def say_first(
     worth: WorthPresenter | None, above: Headline | None, answers: list[Answer]
 ) -> dict[str, Any] | None:
-    """The heading above the answers, as `headline` makes it; what designs are worth goes first."""
+    """Heading above the answers, as from `headline`, with title and advice of `worth` if given."""
     told = headline(above, answers)
     if worth is None:
         return told
@@ -101,7 +101,7 @@ def say_first(
 
 
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each file of a kept result that is not as recorded, and what is wrong with it."""
+    """Yield each file of a kept result that differs from its record, and the difference."""
     if not folder.is_dir():
         why = "is no folder, but the config names it as `reference`; put it there, or say null"
         yield folder, why

@@ -1,7 +1,7 @@
-"""What trained networks have learned, from the files of their runs: mixing, and generated points.
+"""Learned mixing and generated points of trained networks, from the files of their runs.
 
-The oracle generates the points, in float64, so no framework is needed and every machine gets the
-same ones.
+The NumPy oracle generates the points, in float64, so no framework is needed and every machine gets
+the same ones.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Mixing:
     depth: int
     seed: int
     matrix: np.ndarray
-    """[L, L]: what the constraint makes of the logits; prefixes of its rows are normalised."""
+    """The constrained logits, [L, L]; prefixes of their rows are normalised."""
     weights: np.ndarray
-    """[L, L]: those normalised prefixes, the weights that layers read with."""
+    """The normalised prefixes, which are the weights that layers read with, [L, L]."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether every entry of both is."""
+        """Whether all entries of both matrices are finite."""
         return bool(np.isfinite(self.matrix).all() and np.isfinite(self.weights).all())
 
 
@@ -52,15 +52,15 @@ class GeneratedSamples:
 
 
 def mixing_cells(cells: Iterable[Cell]) -> list[Cell]:
-    """The first seed of each variant's deepest cell: that whose mixing is drawn.
+    """Cells whose mixing is drawn: the first seed of each variant at its greatest depth.
 
-    `cells` are those of one study that were measured on one platform.
+    `cells`: cells of one study that were measured on one platform.
     """
     return _first(cells, lambda cell: cell.variant, lambda cell: (-cell.depth, cell.seed))
 
 
 def sampled_cells(cells: Iterable[Cell]) -> list[Cell]:
-    """The first seed of each variant at each depth: that whose samples are drawn."""
+    """Cells whose samples are drawn: the first seed of each variant at each depth."""
     return _first(cells, lambda cell: (cell.variant, cell.depth), lambda cell: cell.seed)
 
 
@@ -74,7 +74,7 @@ def _first(
 
 
 def mixing_file(cell: Cell, runs: str | Path) -> Path:
-    """The matrices of a cell, in the folder of its platform's runs."""
+    """Path of a cell's matrices; `runs`: folder of its platform's runs."""
     return Path(runs) / cell.path() / MIXING
 
 

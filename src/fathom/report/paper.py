@@ -1,6 +1,6 @@
-"""Tables and figures → fathom.pdf.
+"""Write fathom.pdf from tables and figures.
 
-The words are in report/paper/paper.typ.j2, as in every template without a number of their own;
+The words are in report/paper/paper.typ.j2, which, like every template, has no hand-typed number;
 typst sets them, with sizes from style.typ and definitions from formulas.typ.
 """
 
@@ -34,7 +34,7 @@ TEMPLATE, SOURCE = "paper.typ.j2", "paper.typ"
 
 
 def paper_of(templates: Path) -> Path:
-    """The folder of the paper's template, beside that of the reports' templates."""
+    """The folder of the paper's template, next to the folder of the reports' templates."""
     return templates.parent / "paper"
 
 
@@ -43,8 +43,8 @@ def write_paper(
 ) -> None:
     """Write `folder`/fathom.pdf from the tables in `folder` and the figures in `figures`.
 
-    Raises ConfigError naming the template if it cannot be filled or set, or has a number of its
-    own; ModuleNotFoundError where typst is not installed.
+    Raises ConfigError naming the template if it cannot be filled or set, or has a hand-typed
+    number; ModuleNotFoundError if typst is not installed.
     """
     import typst  # only the paper needs it
 
@@ -52,7 +52,7 @@ def write_paper(
         root = Path(scratch)
         write_source(config, published, templates, folder, figures, root)
         try:
-            # Only with fonts that typst brings: those of a machine would make other bytes.
+            # Only with typst's own fonts: the machine's fonts would change the bytes.
             pdf = typst.compile(root / SOURCE, root=root, ignore_system_fonts=True, format="pdf")
         except typst.TypstError as error:
             raise ConfigError(f"{templates / TEMPLATE}: typst: {error.message}") from error
@@ -62,11 +62,11 @@ def write_paper(
 def write_source(
     config: Config, published: Published, templates: Path, folder: Path, figures: Path, root: Path
 ) -> None:
-    """Write what typst reads into `root`: paper.typ, what it includes, and the figures it shows."""
+    """Write the inputs of typst into `root`: paper.typ, its includes and its figures."""
     check_numbers(templates)
-    # Whatever an expression gives is text, but for what macros and `literal` have made.
+    # The value of an expression is set as text, unless a macro or `literal` made it.
     context = build_context(config, published, folder)
-    folders = [templates, templates.parent / "templates"]  # the second has what reports share
+    folders = [templates, templates.parent / "templates"]  # the second is shared with reports
     environment = environment_of(folders, context["labels"], autoescape=True, finalize=_to_source)
     environment.filters |= {"literal": as_literal, "code": Markup, "mono": as_raw}
     environment.globals |= context | {
@@ -87,13 +87,13 @@ def write_source(
 # --- text ---------------------------------------------------------------------------------------
 
 POWER = re.compile(r"(?<=10)\^([-−]?[0-9]+(?:\.[0-9]+)?)")
-"""A power of ten, as number and claims write it."""
+"""A power of ten, as `plain_number` and claims write it."""
 
 
 def as_typst(text: str) -> str:
-    """Typst markup that shows the text and does nothing else; powers of ten are raised.
+    """Typst markup that shows the text literally, with powers of ten raised.
 
-    A string in code is shown as it is, whatever it holds; the semicolon ends the code.
+    Typst shows a string in code literally, whatever its content; the semicolon ends the code.
     """
     source = []
     for i, part in enumerate(POWER.split(text)):
@@ -105,12 +105,12 @@ def as_typst(text: str) -> str:
 
 
 def _to_source(value: object) -> Markup:
-    """The typst text of a template expression."""
+    """Typst markup of a template expression's value."""
     return value if isinstance(value, Markup) else Markup(as_typst(str(value)))  # noqa: S704
 
 
 def as_literal(text: str) -> Markup:
-    """A string of typst's code with that text."""
+    """The text as a string literal of typst's code."""
     escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return Markup(f'"{escaped}"')  # noqa: S704, this is what escapes
 
@@ -124,9 +124,9 @@ def as_raw(text: str) -> Markup:
 
 
 def find_figure(figures: Path, root: Path, *path: str) -> str:
-    """The file of a figure, given its folders and its name; empty if it is not drawn.
+    """Copy a figure into `root`, beside the source; return its path from there.
 
-    It is copied from `figures` to beside the source, which is in `root`.
+    `path`: the figure's folders inside `figures`, and its name. Empty if it is not drawn.
     """
     *folder, name = path
     for own in files_of(Path(*folder), name):
@@ -139,7 +139,7 @@ def find_figure(figures: Path, root: Path, *path: str) -> str:
 
 
 def hash_tables(tables: Path, studies: Iterable[str]) -> str:
-    """SHA-256 of what the tables that it reads hold, in the order of their names, and all steps."""
+    """SHA-256 of the content of the paper's tables, in the order of their names, and all steps."""
     files = [tables / f"{table}.csv" for table in sorted(TABLES)]
     files += [of_study(tables, study) / STEPS for study in studies]
     found = hashlib.sha256()

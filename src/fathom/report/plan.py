@@ -28,37 +28,37 @@ Measured = tuple[Platform, Cell]
 """A cell with a run that counts, and the platform of the run."""
 
 STARTED = ".snakemake/fathom-started"
-"""A file newer than every run: an input of trainings, whose time counts for stale runs alone."""
+"""An input of trainings, newer than every run; its time counts only for stale runs."""
 
 DATA_READY = ".snakemake/fathom-{dataset}"
-"""A file for each data set that is there. `compute.data` does not change its name."""
+"""A file for each available data set. `compute.data` does not change its name."""
 
 
 class Plan:
     """The cells of a config and their files."""
 
     def __init__(self, config: Config, installed: Collection[str]) -> None:
-        """`installed`: backends. Imported runs are judged here; runs of this machine are not."""
+        """`installed`: backends. Imported runs are validated here; runs of this machine are not."""
         self.config, self.installed = config, installed
         self.cells, self.left_out = trainable(config, installed)
         self.measured: list[Measured] = [(Platform(cell.backend), cell) for cell in self.cells]
         """Cells whose runs count without a replay."""
         arrived = validate.imported_runs(config)
         self.imported = [run for run in arrived if run.replay]
-        """Imported runs of the present spec, for replays; `fathom status` names the others."""
+        """Imported runs of the current spec, to replay; `fathom status` names the others."""
         self.others = [f"{run.folder}: {run.reason}" for run in arrived if not run.replay]
         replayed = dict.fromkeys((run.cell.study, run.cell.backend) for run in self.imported)
         self.replay_files = {of: str(replay_file(config, *of)) for of in replayed}
-        """The list of replays of a study's runs on a backend."""
+        """Files with the replays of a study's runs on a backend, by (study, backend)."""
         studies = [cell.study for cell in (*self.cells, *(run.cell for run in self.imported))]
         self.figures = {name: figures_of_study(config, name) for name in dict.fromkeys(studies)}
         """The figures of each study with runs."""
         self.datasets = sorted({study.dataset for study in config.studies.values()} - {None})
 
     def mark_start(self) -> None:
-        """Write STARTED, and a file for each data set that is there."""
+        """Write STARTED, and DATA_READY of each available data set."""
         Path(STARTED).parent.mkdir(exist_ok=True)
-        Path(STARTED).write_text(f"{time.time_ns()}\n")  # the same content would be no reason
+        Path(STARTED).write_text(f"{time.time_ns()}\n")  # the same content triggers no job
         for name in self.datasets:
             ready = Path(DATA_READY.format(dataset=name))
             folder = datasets.folder_of(name, self.config.compute.data)
@@ -76,12 +76,12 @@ class Plan:
         return Cell(study, int(depth), variant, backend, int(seed))
 
     def spec(self, cell: Cell) -> Spec:
-        """The spec of a cell that may be trained."""
+        """The spec of a cell to train. Raises ConfigError if a study cannot be trained here."""
         self.config.check_trains()
         return self.config.spec(cell)
 
     def why_again(self, cell: Cell) -> str:
-        """Why a complete run is trained again; empty if it is current, or not complete."""
+        """Why a complete run is trained again; empty if it is current or incomplete."""
         return validate.why_again(run_folder(Path(self.config.results), cell), self.spec(cell))
 
     def data_files(self, cells: Iterable[Cell]) -> list[str]:
@@ -103,7 +103,7 @@ class Plan:
         return [run for run in self.imported if (run.cell.study, run.cell.backend) == wanted]
 
     def data_of_replays(self, runs: Iterable[Run]) -> list[str]:
-        """`data_files` of these runs, but for unavailable data sets: no replay waits for them."""
+        """`data_files` of these runs, except unavailable data sets: no replay waits for them."""
         data, studies = self.config.compute.data, self.config.studies
         cells = [
             run.cell
@@ -120,7 +120,7 @@ class Plan:
 
     @property
     def imported_key(self) -> str:
-        """A hash of imported runs: of manifests, and so of files, and why others do not count."""
+        """A hash of imported runs' manifests, hence files, and of why other runs do not count."""
         return digits(json.dumps([manifests_of(self.imported), self.others]))
 
     def replayed(self) -> list[Measured]:
@@ -140,7 +140,7 @@ class Plan:
     def figures_at(self, measured: Iterable[Measured]) -> list[str]:
         """The files of every study's figures, on each platform where it was measured.
 
-        Trainings of a ladder are in no figure of steps: a platform of theirs alone has none.
+        No figure of steps shows ladder trainings: a platform with only those has no figures.
         """
         where = dict.fromkeys(
             (cell.study, platform.name)
@@ -157,7 +157,7 @@ class Plan:
     def runs_of_figures(
         self, study: str, platform: Platform, measured: Iterable[Measured]
     ) -> list[str]:
-        """The files of runs that the study's figures on a platform read: mixing, and weights."""
+        """Run files that a study's figures on a platform read: mixing, manifests for weights."""
         cells = [cell for where, cell in measured if (where, cell.study) == (platform, study)]
         reads = {read for figure in self.figures[study] for read in figure.reads}
         runs = platform.runs(self.config.results)
@@ -170,7 +170,7 @@ class Plan:
 
 
 def manifests_of(runs: Iterable[Run]) -> list[str]:
-    """The hash of each run's manifest, sorted: of whole runs it stands for their files."""
+    """Sorted hashes of the runs' manifests; each stands for the files of a complete run."""
     return sorted(run.manifest.sha256 for run in runs)
 
 

@@ -1,4 +1,4 @@
-"""Presenters: the tables' rows as templates need them. Words are in the templates."""
+"""Presenters: rows of tables in the form that templates need. Words are in the templates."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fathom.report.records import Record, format_range, records
 ABSENT = "–"
 """The text for a missing number."""
 
-CEILING = 0.99  # of the way from chance to perfect: the task tells nothing apart
+CEILING = 0.99  # share of the way from chance to perfect that leaves no room to differ
 
 SCORE = "score"
-"""The columns of every task's score."""
+"""Metric name of every task's score in the columns of tables."""
 
 
 MIXING = tasks.Table(
@@ -41,8 +41,8 @@ LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
 class StudyPresenter:
     """The facts about one study that templates use.
 
-    `figures` are those that the workflow draws of it, on every platform; `left_out` says by label
-    why others would show nothing. `plain` is its plain network, by label.
+    `figures`: those that the workflow draws on every platform; `left_out`: by label of other
+    figures, why they would show nothing. `plain`: label of the plain network.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class StudyPresenter:
         self.plain = plain
         self.task = tasks.presentation(study.task)
         self.template = f"parts/{study.part}.j2" if study.part else ""
-        """The file with its own part of the report; empty if it has none."""
+        """Template of the study's own part of the report; empty if it has none."""
         self.score = tasks.score_of(study.task, study.score)
-        """Its score."""
+        """The study's score."""
         unit = f" ({self.score.unit})" if self.score.unit else ""
         self.score_name = f"{self.score.label}{unit}"
         """The score with its unit, as in 'bits per character'."""
@@ -78,10 +78,10 @@ class StudyPresenter:
         """Whether any run of the study counts."""
         measured = Counter(row["platform"] for row in summary)
         self.platforms: list[Platform] = [platform for platform, _ in measured.most_common()]
-        """Its platforms, the one with most of its results first, whose figures are shown."""
+        """Platforms of the study, most results first; reports show figures of the first."""
         backends = {platform.backend for platform in self.platforms}
         self.backends_not_run = [backend for backend in study.backends if backend not in backends]
-        """Backends that the study names and no run counts for."""
+        """Backends of the study without a run that counts."""
         variants = {row["variant"] for row in summary}
         self.variants = [variant for variant in study.compared if variant in variants]
         """The variants measured, in the order of the config."""
@@ -98,11 +98,11 @@ class StudyPresenter:
         }
         """The summary by depth, variant and platform, in the order of the tables of a report."""
 
-    # --- what it is ---
+    # --- description ---
 
     @property
     def steps(self) -> str:
-        """Optimiser steps of the runs measured, as `steps_of` has them; of all, if none was."""
+        """Optimiser steps of measured variants, as from `steps_of`; of all if none was measured."""
         return self.steps_of(self.variants or self.study.compared)
 
     def steps_of(self, variants: Collection[str]) -> str:
@@ -112,7 +112,7 @@ class StudyPresenter:
 
     @property
     def scale(self) -> str:
-        """The sizes, in the letters of docs/definitions.md."""
+        """Sizes and recipe, in the letters of docs/definitions.md."""
         model, batch, optimizer = self.study.model, self.study.batch_size, self.study.optimizer
         if isinstance(batch, dict):
             batch = " / ".join(f"{size} at {depth}L" for depth, size in batch.items())
@@ -140,7 +140,7 @@ class StudyPresenter:
     def format(self, row: Mapping[str, Any], metric: str) -> str:
         """A metric's mean and interval over seeds; ABSENT where the runs have no such metric.
 
-        `row`: of the summary.
+        `row`: a row of the summary.
         """
         finite, *values = (row[f"{metric}_{part}"] for part in ("n", "mean", "low", "high"))
         if finite == 0 and not self._is_lost(row, metric):
@@ -149,12 +149,12 @@ class StudyPresenter:
         return with_interval(*values, finite, row["n"], bounds=bounds)
 
     def _is_lost(self, row: Mapping[str, Any], metric: str) -> bool:
-        """Whether runs have no finite value of a metric because they failed, and not by design."""
+        """Whether runs lack a finite value of a metric because they failed, not by design."""
         failed = row["diverged"] + row["at_chance"] > 0
         return failed and (metric == SCORE or tasks.run_metrics()[metric].always)
 
     def table_of(self, metric: str) -> str:
-        """The table that has a metric's mean, in the line of the summary."""
+        """Name of the table with a metric's mean, in the same line as in the summary."""
         return "times_summary" if metric in tasks.times() else "summary"
 
     def has(self, metric: str) -> bool:
@@ -167,8 +167,8 @@ class StudyPresenter:
     def constant(self, metric: str, variants: Collection[str] = ()) -> float | None:
         """The value that all runs with the metric share; None if they differ.
 
-        `variants`: of these; none means all. One group of seeds with a value other than zero is no
-        constant.
+        `variants`: limits the runs to these; empty means all. None also for a nonzero value that
+        only one group of seeds has.
         """
         own = variants or self.variants
         rows = [r for r in self.rows.values() if r["variant"] in own and r[f"{metric}_n"]]
@@ -182,9 +182,9 @@ class StudyPresenter:
     def metric_table(self, metric: str) -> dict[str, Any]:
         """A metric as a table: `rows` of depth, platform and `cells`, one for each of `columns`.
 
-        Without columns and rows that have no value. `zeros` are variants without a column of their
-        own, since all of their runs are zero. A cell is a row of the summary, None if it was not
-        run, or empty if the study has no such cell.
+        Columns and rows without values are left out. `zeros`: variants without a column, since all
+        of their runs are zero. A cell is a row of the summary, None if it was not run, or '' if
+        the study has no such cell.
         """
         shown = [key for key, row in self.rows.items() if self.format(row, metric) != ABSENT]
         zeros = [v for v in self.variants if self.constant(metric, (v,)) == 0]
@@ -207,7 +207,7 @@ class StudyPresenter:
         return {"columns": columns, "rows": rows, "zeros": zeros}
 
     def evidence(self) -> Iterator[tuple[tasks.Table, list[str]]]:
-        """The task's tables, and those of all tasks, each with its metrics that runs have."""
+        """Yield tables of the task and of all tasks, each with its metrics that runs have."""
         for table in (*self.task.tables, MIXING, LAYERS):
             if metrics := [name for name in table.metrics if self.has(name)]:
                 yield table, metrics
@@ -217,7 +217,7 @@ class StudyPresenter:
         """Metrics in COMPARISON.md besides the score."""
         return [m for m in self.task.compared if m != self.score.metric and self.has(m)]
 
-    # --- what became of runs ---
+    # --- outcomes of runs ---
 
     def failed(self, variant: str, depth: int) -> tuple[int, int]:
         """(runs that did not learn, all runs) of a variant on all platforms."""
@@ -230,7 +230,7 @@ class StudyPresenter:
 
     @property
     def cannot_tell(self) -> str:
-        """'at chance' if no run of several variants learned; 'at the ceiling', of shares; or ''."""
+        """Why variants cannot be ranked: 'at chance' (none learned), 'at the ceiling', or ''."""
         rows = list(self.rows.values())
         if len({row["variant"] for row in rows}) < 2:
             return ""
@@ -241,9 +241,9 @@ class StudyPresenter:
         return "at the ceiling" if is_share and all(way >= CEILING for way in ways) else ""
 
     def limit(self, variant: str) -> tuple[int | None, int | None]:
-        """(depth, depth): the deepest where every run learned, and the first where one did not.
+        """(greatest depth up to which every run learned, first depth at which one did not).
 
-        At all smaller depths than the first every run learned too. None where there is none.
+        None if there is no such depth.
         """
         deepest = None
         for depth in self.depths_of(variant):
@@ -261,13 +261,12 @@ class StudyPresenter:
         return [row for (d, v, _), row in self.rows.items() if (d, v) == (depth, variant)]
 
     def best(self) -> list[Record]:
-        """The best mean score by depth and platform, among variants that never diverged.
+        """Summary rows of the best mean score by depth and platform, without diverged variants.
 
-        A row of the summary with `variants`: of how many, and `lost`: how many others diverged.
-        `oracle` is the score of the task's oracle, None where there is none; `beaten` whether the
-        whole interval is better than that.
-        Depths at which one variant alone was run, as a shallow control, are passed over where
-        others were run beside each other.
+        Each also has `variants`, their number; `lost`, the number of all other variants; `oracle`,
+        the score of the task's oracle or None; and `beaten`, whether the whole interval is better
+        than the oracle. A depth with a single variant, such as a shallow control, is skipped if
+        another depth has several.
         """
         found = []
         run = Counter((depth, platform) for depth, _, platform in self.rows)
@@ -286,18 +285,17 @@ class StudyPresenter:
         return found
 
     def side_by_side(self) -> list[Record]:
-        """The ranking of variants at one depth, the best mean score first.
+        """Ranking of variants at one depth, best mean score first.
 
         Rows of the summary at the depth that most variants have, on the first platform. `times`:
-        how long a training takes, relative to the plain network's, by `with_times_of_networks`;
-        NaN if that is not known.
+        training time relative to the plain network's, by `with_times_of_networks`; NaN if unknown.
         """
         rows = [row for row in self.rows.values() if row["platform"] == self.platforms[0]]
         depth = common_depth(row["depth"] for row in rows)
         at_depth = {row["variant"]: row for row in rows if row["depth"] == depth}
         unit = self._seconds(at_depth.get(self.plain))
         sign = 1 if self.score.better == "lower" else -1
-        last = math.inf  # a variant of which no run has a score
+        last = math.inf  # for a variant without a scored run
         return [
             {**row, "times": self._seconds(row) / unit}
             for row in sorted(
@@ -317,12 +315,12 @@ class StudyPresenter:
 
     @property
     def effect_metrics(self) -> list[str]:
-        """The metrics with effects: of a study without contrasts of its own, the score alone."""
+        """Metrics with effects; only the score if the study has no contrasts of its own."""
         metrics = dict.fromkeys(row["metric"] for row in self._tables["effects"])
         return [m for m in metrics if m == SCORE or self.study.contrasts]
 
     def effects(self, metric: str, platform: Platform | None = None) -> dict[str, list[Record]]:
-        """By question, the effects on a metric, on one platform or on all."""
+        """Effects on a metric by question, on one platform or on all."""
         found: dict[str, list[Record]] = {}
         for row in self._rows("effects", metric=metric):
             if platform in (None, row["platform"]):
@@ -346,8 +344,8 @@ class StudyPresenter:
     def effective_depths(self) -> dict[str, Any] | None:
         """Effective depths as a table: `rows` of depth, platform and `cells`, one for each column.
 
-        A cell is a row of the table of effective depths, or None. `plain`: by platform, one of them
-        for what is said of the plain network. None of a study without any.
+        A cell is a row of effective_depth.csv, or None. `plain`: by platform, one such row, for its
+        columns on plain networks. Returns None for a study without effective depths.
         """
         found = {
             (r["depth"], r["platform"], r["variant"]): r for r in self._tables["effective_depth"]
@@ -362,9 +360,9 @@ class StudyPresenter:
         return {"columns": columns, "rows": rows, "plain": plain} if rows else None
 
     def deepest_reach(self) -> list[Record]:
-        """The variants with the greatest and the least effective depth, of the deepest networks.
+        """Rows of the deepest networks with the greatest and the least effective depth.
 
-        Rows of the table on the first platform that has any; one if there is only one variant.
+        On the first platform that has any; one row if there is only one variant.
         """
         table = self.effective_depths()
         if not table:
@@ -379,17 +377,17 @@ class StudyPresenter:
         return [found[0], *found[1:][-1:]]
 
     def worth(self) -> list[Record]:
-        """The rows of the table of worth, those of most steps saved first."""
+        """Rows of worth.csv, most steps saved first; rows without an answer last."""
         rows = self._tables["worth"]
         return sorted(rows, key=lambda row: (row["answer"] == "", -row["multiplier"]))
 
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:
-        """The networks of one depth in which most and fewest layers matter.
+        """Summary rows with the most and the fewest layers that matter, at one depth.
 
-        The depth at which most variants were measured so, the deepest of several. Rows of the
-        summary on the first platform; one if there is only one variant.
+        The depth is the one with most measured variants, the deepest on a tie. On the first
+        platform; one row if there is only one variant.
         """
         column = "layers_that_matter"
         rows = [
@@ -409,7 +407,7 @@ class StudyPresenter:
         return [row for row in self._tables[table] if keys.items() <= row.items()]
 
     def pairs(self) -> Iterator[tuple[Platform, Platform, list[Record]]]:
-        """Every two platforms that were compared, with their rows of the comparison table.
+        """Yield each pair of compared platforms, with its rows of the comparison table.
 
         Without the plain networks of ladders, which have no row in `rows`.
         """
@@ -418,14 +416,14 @@ class StudyPresenter:
             yield a, b, [row for row in rows if (row["platform_a"], row["platform_b"]) == (a, b)]
 
     def trajectories(self, a: Platform, b: Platform) -> list[Record]:
-        """The divergence of losses on two platforms."""
+        """Rows of trajectories.csv for two platforms: how far their losses diverge."""
         return self._rows("trajectories", platform_a=a, platform_b=b)
 
     def agreements(self) -> Iterator[dict[str, Any]]:
-        """The agreement of every two platforms over all cells: diverging losses and final scores.
+        """Yield the agreement of each pair of platforms over all cells, in losses and final scores.
 
-        `others` are the cells that end farther apart than seeds do, of `known`, whose spread over
-        seeds is known.
+        `known`: number of cells with a known spread over seeds. `others`: those of them whose
+        final scores differ by more than that spread.
         """
         for a, b, rows in self.pairs():
             paths = self.trajectories(a, b)
@@ -448,9 +446,9 @@ class StudyPresenter:
     # --- beside the sources ---
 
     def published(self) -> Iterator[tuple[str, str, list[Record]]]:
-        """(source, how our scale differs, rows): a row holds ours by platform.
+        """(source, difference of our scale, rows of published values with ours by platform).
 
-        Ours has `text` and `deviates`: whether it does so at the published scale.
+        Ours has `text` and `deviates`: whether it deviates at the published scale.
         """
         for source in dict.fromkeys(row["source"] for row in self._tables["published"]):
             given = self._rows("published", source=source)

@@ -1,6 +1,6 @@
-"""How far another processor moves a result: cells of the kept result, trained again elsewhere.
+"""Effect of the processor on a result: cells of the kept result, retrained on other processors.
 
-`benchmarks/processors.py` trains them. The table stands in docs/trust.md.
+`benchmarks/processors.py` trains them. The table is in docs/trust.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fathom.report.readme import CONFIG, REFERENCE
 FILE = Path("benchmarks/processors.csv")
 
 COLUMNS = ("key", "cpu", "framework_version", "outcome", "score")
-"""Of a cell: where it was trained again, and where it ended there."""
+"""Columns of FILE: a cell, processor and framework of its retraining, outcome and score there."""
 
 
 def moved(
@@ -32,13 +32,13 @@ def moved(
     units: Mapping[str, str],
     made_on: Mapping[str, set[str]],
 ) -> pd.DataFrame:
-    """A row for each study, depth, variant and processor: how far scores are from the kept ones.
+    """Distance of retrained from kept scores, by study, depth, variant, platform and processor.
 
-    `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: by
-    study, that of effects on its score; `made_on`: by platform, the processors that made its runs.
-    A platform of the processor alone that trained again is left out. In the unit, `moved` is the
-    largest distance over `seeds`, `mean` that of their mean, `half` the longer side of the 95 %
-    interval over the seeds of the kept result.
+    `again`: rows of COLUMNS; `cells` and `summary`: the tables of the kept result; `units`: unit of
+    effects on the score, by study; `made_on`: processors that made the runs, by platform. Platforms
+    made only on the retraining processor are left out. In this unit, `moved` is the largest
+    distance over `seeds`, `mean` the distance of the means (both infinite if a run diverged on one
+    side only), `half` the longer side of the 95 % interval over the seeds of the kept result.
     """
     both = again.merge(cells, on="key", suffixes=("_again", ""))
     rows = []
@@ -93,7 +93,7 @@ def processors_table() -> str:
 
 
 def _on_gpus(cells: pd.DataFrame, platforms: pd.DataFrame) -> pd.DataFrame:
-    """Rows of COLUMNS for the kept runs of GPUs, which stand beside those of a CPU."""
+    """Kept runs on GPUs as rows of COLUMNS, to compare with kept runs on CPUs."""
     gpus = platforms[platforms["kind"] != "cpu"].drop_duplicates("platform")
     there = cells.merge(gpus[["platform", "device", "framework_version"]], on="platform")
     return there.rename(columns={"device": "cpu"})[[*COLUMNS]]

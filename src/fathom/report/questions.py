@@ -1,8 +1,7 @@
-"""The first screen: questions of readers, each with a short answer and one line of evidence.
+"""The first screen: readers' questions, each with a short answer and its evidence.
 
-`report/published.yaml` says what is asked, of which study or claim, and what is answered to each
-outcome. Which outcome it is follows from the tables alone. A question whose study was not run is
-not asked.
+`report/published.yaml` defines each question, its study or claim, and the answer to each outcome.
+The outcome follows from the tables alone. A question is left out if its study was not run.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from fathom.report.verdicts import VerdictsPresenter
 
 MOST_ANSWERS = 11
-"""Number of questions on the first screen; pages of studies show all."""
+"""Maximum number of questions on the first screen; pages of studies show all."""
 
 MOST_ROWS = 2
-"""Maximum number of pieces of evidence per answer; an answer with more parts has one of each."""
+"""Maximum number of pieces of evidence per answer; an answer with more parts has one per part."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class Evidence:
     """The evidence of an answer: a few words, and the table row behind them."""
 
     text: str
-    """Empty where templates word the `test`."""
+    """Empty if templates put the `test` into words."""
     link: str
     part: str = ""
-    """The part of the question that it is about, where that has parts."""
+    """The part of the question that the evidence is about, if the question has parts."""
     test: Record | None = None
     """A test of a claim."""
 
@@ -72,11 +71,11 @@ class Answer:
 
     question: str
     outcome: str
-    """One of the outcomes of its kind: docs/definitions.md, "The first screen"."""
+    """An outcome of the question's kind: docs/definitions.md, "The first screen"."""
     answer: str
     evidence: list[Evidence]
     parts: Mapping[str, str] = field(default_factory=dict)
-    """The outcomes of its parts, of a question that has some."""
+    """The outcome of each part, if the question has parts."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +105,13 @@ class Found(NamedTuple):
     outcome: str
     evidence: list[Evidence]
     sizes: str = ""
-    """What `{sizes}` in the words stands for."""
+    """Text that replaces `{sizes}` in the answer."""
     parts: Mapping[str, str] = MappingProxyType({})
     """The outcome of each part."""
 
 
 def answer_all(questions: list[Question], results: Results) -> list[Answer]:
-    """The questions that can be answered, in their order."""
+    """Answers to the questions that can be answered, in order, at most MOST_ANSWERS."""
     answers: list[Answer] = []
     for question in questions:
         if question.studies and results.studies.keys().isdisjoint(question.studies):
@@ -126,7 +125,7 @@ def answer_all(questions: list[Question], results: Results) -> list[Answer]:
 
 
 def _words(question: Question, found: Found) -> str:
-    """The answer: one for all parts, unless they differ."""
+    """The words of the answer: one answer for all parts, unless their answers differ."""
     told = {part: question.answers.get(one, one) for part, one in found.parts.items()}
     if len(set(told.values())) > 1:
         return "; ".join(f"{part}: {words}" for part, words in told.items())
@@ -134,7 +133,7 @@ def _words(question: Question, found: Found) -> str:
 
 
 def questions_of(published: Published, results: Results) -> list[Question]:
-    """The questions of published.yaml; if none of their studies ran, the contrasts' come first."""
+    """Questions of published.yaml; if none of their studies ran, contrasts of the others first."""
     asked = published.questions
     if any(question.studies & results.studies.keys() for question in asked):
         return asked
@@ -153,7 +152,7 @@ COLUMNS = ["question", "part", "outcome", "answer", "evidence", "link"]
 def answers_table(answers: Sequence[Answer], reason: Callable[[Record], str]) -> pd.DataFrame:
     """The table of answers: a row per piece of evidence, and one for an answer without any.
 
-    `reason` words what a test found. `part` and `outcome` are those that the evidence is of.
+    `reason` puts the finding of a test into words. `part` and `outcome` belong to the evidence.
     """
     rows = [
         (
@@ -171,7 +170,7 @@ def answers_table(answers: Sequence[Answer], reason: Callable[[Record], str]) ->
 
 
 def answers_of(table: pd.DataFrame) -> list[Answer]:
-    """The answers that a table of `answers_table` holds."""
+    """The answers in a table made by `answers_table`."""
     found = []
     for question, rows in table.groupby("question", sort=False):
         parts = {row.part: row.outcome for row in rows.itertuples() if row.part}
@@ -186,7 +185,7 @@ def answers_of(table: pd.DataFrame) -> list[Answer]:
 def headline(above: Headline | None, answers: list[Answer]) -> dict[str, Any] | None:
     """The heading above the answers: `title`, `asks`, `answer`, `tested` and `words`.
 
-    None where what decides the title was not asked, or nothing of the answer was.
+    None if title or answer is empty, as when the questions that decide it were not asked.
     """
     asked = {answer.question: answer for answer in answers}
 
@@ -234,10 +233,10 @@ def of_limit(question: Limit, results: Results) -> Found | None:
 
 
 def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
-    """The effective depth of the deepest networks of variants.
+    """Effective depth of each variant's deepest network, compared with its own depth.
 
-    `less` or `more` than they have, where the whole interval is; else `as many`. Each variant is
-    a part; where they do not agree: `mixed`.
+    `less` or `more` if the whole interval is on that side, else `as many`; `unknown` if there is
+    none or plain networks are too shallow. Each variant is a part; `mixed` if they disagree.
     """
     study = results.studies[question.study]
     table = study.effective_depths() or {"rows": ()}
@@ -256,7 +255,7 @@ def of_depth(question: EffectiveDepth, results: Results) -> Found | None:
 
 
 def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, str]:
-    """The outcome of one effective depth, and the words for it."""
+    """The outcome and the words of one effective depth."""
     own, low, high = row["depth"], row["low"], row["high"]
     if row["answer"] in (BEYOND, UNKNOWN):
         text, outcome = f"more than {row['deepest']}", "more"
@@ -280,14 +279,14 @@ def _layers(count: float) -> str:
 
 
 def _common(outcomes: Sequence[str]) -> str:
-    """The outcome, if it is everywhere the same."""
+    """The outcome if all are the same, else 'mixed'."""
     return outcomes[0] if len(set(outcomes)) == 1 else "mixed"
 
 
 def of_effects(question: Contrasts, results: Results) -> Found | None:
-    """The outcome of pairs of variants for a study's score.
+    """Outcome of pairs of variants on a study's score.
 
-    Their verdict, where all pairs agree; else `none better`, if that is so, or `mixed`. Evidence
+    The verdict if all pairs agree, else `none better` if no pair is better, else `mixed`. Evidence
     begins with the largest effect of each verdict.
     """
     study = results.studies[question.study]
@@ -306,7 +305,7 @@ def of_effects(question: Contrasts, results: Results) -> Found | None:
 def of_each(question: Each, results: Results) -> Found | None:
     """The outcome on which all parts agree, else `mixed`.
 
-    A study that was not run is passed over. Each has a piece of evidence, which names it.
+    Parts whose study was not run are skipped. Each part has its evidence, which names it.
     """
     ran = {
         part: found
@@ -326,9 +325,9 @@ def of_each(question: Each, results: Results) -> Found | None:
 
 
 def of_sizes(question: Sizes, results: Results) -> Found | None:
-    """At how many sizes of the network a design ends better, of those with a ladder.
+    """Whether a design is better at `all`, `some` or `none` of the network sizes with a ladder.
 
-    Evidence is the largest training at which it does, and of the others the one that saves least.
+    Evidence: the largest training where it is better, and the other size that saves fewest steps.
     """
     rows = results.scale.of_design(question.design) if results.scale else []
     if len(rows) < 2:
@@ -359,9 +358,9 @@ def _contrasts(
     contrast: str | None = None,
     depth: int | None = None,
 ) -> list[Record]:
-    """The effects on the score on the first platform that has them, of pairs or a whole contrast.
+    """Effects on the score of pairs or of a whole contrast, on the first platform that has any.
 
-    At the given depth, or that of most pairs, the deepest of several.
+    At the given depth, else at the depth of most pairs, the deepest on a tie.
     """
     rows = [
         row
@@ -387,7 +386,7 @@ def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
 
 
 def of_shares(question: Shares, results: Results) -> Found | None:
-    """Whether recipe, platform or seed decides the training loss; `none` if no single one does."""
+    """The factor that decides the training loss: recipe, platform or seed; else `none`."""
     if not results.shares:
         return None
     decides = [row for row in results.shares if row["decides"]]
@@ -402,10 +401,10 @@ def of_shares(question: Shares, results: Results) -> Found | None:
 
 
 def of_rates(question: Rates, results: Results) -> Found | None:
-    """Whether a variant trains at larger rates than each of the others, by the word for each.
+    """Whether a variant trains at larger learning rates than each of the others, one part each.
 
-    The verdict of all depths and platforms where they agree; else `mixed`, or undecided where one
-    of them is. Evidence is of the deepest.
+    The verdict on which all depths and platforms agree; undecided if one of them is, else `mixed`.
+    Evidence is from the deepest network.
     """
     outcomes, evidence = {}, []
     for part, against in question.than.items():

@@ -66,13 +66,13 @@ drawn without that correction, so one may exclude 1.*
 
 
 def worth() -> str:
-    """The table of worth under its heading, and what other sizes there are."""
+    """The table of worth under its heading, and a list of other sizes."""
     told = worth_section(_worth(), _published().worth.task, _labels())
     return told + at_sizes(_sizes())
 
 
 def at_sizes(sizes: pd.DataFrame) -> str:
-    """Which other sizes there are. What is shown there, one of the answers says."""
+    """A list of other sizes; one of the answers has the results there."""
     found = [
         f"{list_words(sorted(set(sizes[column].astype(int))))} {column}"
         for column in ("channels", "layers", "steps")
@@ -86,7 +86,7 @@ RESULTS.md also has [other sizes]({REFERENCE}/RESULTS.md#does-it-hold-at-other-s
 
 
 def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -> str:
-    """A row for each connection that ends better or worse, and the others in a sentence."""
+    """Table of connections that are better or worse, and sentences on the others."""
     rows, first = shown.rows, shown.rows[0]
     by_verdict = {
         verdict: [row for row in rows if row["verdict"] == verdict]
@@ -112,7 +112,7 @@ or worse:
 
 
 def undecided(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
-    """The names of undecided connections, but for those of the fewest seeds; empty without any."""
+    """Names of undecided connections, and the number of those with fewest seeds; empty if none."""
     if not rows:
         return ""
     least = min(row["seeds"] for row in rows)
@@ -128,7 +128,7 @@ Undecided, after the correction for many questions: {rest}
 
 
 def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
-    """Steps saved and costs, a row for each of `rows`."""
+    """Table of steps saved and costs, one line for each of `rows`."""
     columns = worth_columns(rows)
     columns = {head: columns[head] for head in columns if head not in (OPERATIONS, VERDICT)}
     cells = (
@@ -139,7 +139,7 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
 
 
 def answers() -> str:
-    """Every question to the kept result, with its answer and the first piece of evidence."""
+    """Table of questions to the kept result, with answers and first evidence of each part."""
     lines = []
     for row in first_screen(REFERENCE, _published(), _labels()).answers:
         firsts = {one.part: one for one in reversed(row.evidence)}
@@ -166,7 +166,7 @@ def scorecard() -> str:
 
 
 BLOCKS = {"finding": finding, "worth": worth, "answers": answers, "scorecard": scorecard}
-"""By the name in README's marks."""
+"""Functions that write README's blocks, by the name in its marks."""
 
 
 def _published() -> Published:

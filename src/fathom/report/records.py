@@ -1,4 +1,4 @@
-"""Rows of tables as dicts, and what reports say of many of them."""
+"""Rows of tables as dicts, and summaries of them for reports."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fathom.report.comparisons import size_of
 from fathom.report.formatting import number
 
 Record = dict[str, Any]
-"""A row of a table. Its `platform` is a Platform, and `line` the line of the CSV that it is on."""
+"""A row of a table. `platform` is a Platform, and `line` the row's line number in the CSV file."""
 
 
 def records(table: pd.DataFrame) -> list[Record]:
-    """Rows of a table, as it was read, as dicts."""
-    if table.empty:  # most tables of most studies, and pandas takes its time for them too
+    """Rows of a table as dicts; its index counts the rows of the CSV file from 0."""
+    if table.empty:  # common, and pandas is slow for empty tables too
         return []
-    # As to_dict("records"), which takes three times as long for a row.
+    # Same as to_dict("records"), but three times as fast for a row.
     columns = (table[name].tolist() for name in table)
     rows = [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
     platforms = {"platform", "platform_a", "platform_b"} & set(table.columns)
@@ -58,12 +58,12 @@ def format_range(row: Mapping[str, Any]) -> str:
 
 
 def training_command(row: Mapping[str, Any], seed: int, config_file: str) -> str:
-    """The command that trains one seed of a row of the summary again, into the folder `again`."""
+    """Command that retrains one seed of a row of the summary, into the folder `again`."""
     cell = "{study} --depth {depth:.0f} --variant {variant} --backend {backend}".format(**row)
     return f"fathom train {cell} --seed {seed} --out again --config {config_file}"
 
 
 def count_makers(cells: pd.DataFrame, study: str) -> dict[str, int]:
-    """How many imported runs of a study each code has made, by its name; the most first."""
+    """Number of imported runs of a study by name of the code that made them, most first."""
     own = cells[(cells["study"] == study) & (cells["made_by"] != "")]
     return own["made_by"].value_counts(sort=True).to_dict()

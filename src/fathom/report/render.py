@@ -1,8 +1,8 @@
-"""Tables → RESULTS.md, a page for every study, COMPARISON.md.
+"""Write RESULTS.md, COMPARISON.md and a page for every study from the tables.
 
-Python here only looks up and formats what the tables hold; the words are in report/templates. A
-name that a template misspells is an error, not a blank; so is a digit that does not come from an
-expression, in backticks or not.
+This module only looks up and formats values of tables; the words are in report/templates. A
+misspelt name in a template is an error, not a blank; so is a digit outside an expression, even in
+backticks.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ WORDS = "words.j2"
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
     """Fill the template of every report, from the tables in `folder`, into `folder`.
 
-    Templates write links as seen from there; those of a report in a folder inside are led up.
+    Templates write links relative to `folder`; reports in its subfolders get them with `../`.
 
-    Raises ConfigError naming the template and the line if it cannot be filled, or has a number of
-    its own.
+    Raises ConfigError naming the template and the line if it cannot be filled, or has a hand-typed
+    number.
     """
     check_numbers(templates)
     context = build_context(config, published, folder, times=True)
     labels = {name: escape_words(text) for name, text in context["labels"].items()}
     environment = environment_of(templates, labels)
-    # Global, so that a file of macros has it too.
+    # Global, so that files of macros can read it too.
     environment.globals |= context | {
         # Their texts come from run folders, which others may have written.
         "platforms": escape_rows(context["platforms"]),
@@ -125,7 +125,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
 def build_context(
     config: Config, published: Published, folder: Path, *, times: bool = False
 ) -> dict[str, Any]:
-    """The variables of every template, of reports and of the paper; with `times`, times too."""
+    """Variables for the templates of reports and paper; with `times`, training times too."""
     tables = {name: read_table(folder / "tables" / f"{name}.csv") for name in TABLES}
     if times:
         with_times = read_with_times(folder / "tables" / "summary.csv")
@@ -216,12 +216,12 @@ def environment_of(
     labels: Mapping[str, str] = MappingProxyType({}),
     **options: Any,  # noqa: ANN401
 ) -> jinja2.Environment:
-    """Jinja's, for a folder of templates, or several; `options` as it takes them.
+    """Jinja environment for one or more folders of templates; `options` go to Jinja.
 
-    `labels`: what people read for a name, by the filter `label`.
+    `labels`: display names, which the filter `label` returns.
     """
 
-    @jinja2.pass_context  # else Jinja fills a name in the template itself, and escapes it as HTML
+    @jinja2.pass_context  # else Jinja folds constant names, and escapes them as HTML
     def label(_context: jinja2.runtime.Context, named: object) -> str:
         return labels.get(str(named), str(named))
 
@@ -249,11 +249,11 @@ def environment_of(
 
 
 def fill(environment: jinja2.Environment, name: str, **values: Any) -> str:  # noqa: ANN401
-    """A template's text. Raises ConfigError naming the file and the line that cannot be filled."""
+    """Text of a filled template. Raises ConfigError naming the file and line with an error."""
     try:
         return environment.get_template(name).render(**values)
     except (jinja2.TemplateError, UnicodeDecodeError) as error:
-        # Jinja puts its templates into the traceback: the last may be one that this one imports.
+        # Jinja adds templates to the traceback; the last may be an imported one.
         frames = traceback.extract_tb(error.__traceback__)
         lines = [f"{f.filename}: line {f.lineno}" for f in frames if f.filename.endswith(".j2")]
         raise ConfigError(f"{lines[-1] if lines else name}: {error}") from error
@@ -270,7 +270,7 @@ def lead_up(text: str, folders: int) -> str:
 def present_reference(config: Config, published: Published) -> dict[str, Any]:
     """The kept result that the config names: verdicts, first screen, studies with a page, a link.
 
-    Where there is none it has no verdicts and no pages; `missing`: the path, if the config has one.
+    Without one, verdicts and pages are empty; `missing`: the path, if the config has one.
     """
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
@@ -284,7 +284,7 @@ def present_reference(config: Config, published: Published) -> dict[str, Any]:
 
 
 def link_to(config: Config, folder: Path) -> str:
-    """A folder as seen from the reports, which may be deeper than the default results folder."""
+    """Path of a folder from the reports, which may be deeper than the default results folder."""
     return Path(os.path.relpath(folder, config.report_folder)).as_posix()
 
 
@@ -293,7 +293,7 @@ SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
 
 
 def escape_markdown(text: str) -> str:
-    """Markdown that shows the text and does nothing else, in a sentence or in a cell of a table."""
+    """Markdown that shows the text literally, in a sentence or in a cell of a table."""
     return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
 
 
@@ -309,13 +309,13 @@ BLOCK = re.compile(
     r"^(\d{1,9}(?=[.)](?:\s|$))|(?=#+(?:\s|$)|[-+*](?:\s|$)|>|```|~~~|(?:[-*_]\s*){3,}$))"
     r"|(?<!\\)(?=\||<[A-Za-z/!?])"
 )
-"""Where a backslash keeps a line from being a heading, list, quote, code, rule, cells or HTML."""
+"""Places where a backslash prevents a heading, list, quote, code, rule, cells or HTML."""
 
 
 def as_prose(text: str) -> str:
-    """Markdown that somebody wrote, as one line that begins no block and ends no cell.
+    """User-written Markdown as one line that begins no block and ends no cell.
 
-    A mark without its other half stays a mark: it would pair with one of the words around.
+    An unpaired mark is escaped, since it would pair with one in the surrounding words.
     """
     for mark in "`*":
         if text.count(mark) % 2:
@@ -324,7 +324,7 @@ def as_prose(text: str) -> str:
 
 
 def escape_rows(rows: list[Record]) -> list[Record]:
-    """Rows of a table with every text as Markdown that shows it."""
+    """Rows of a table with every text escaped for Markdown."""
     return [
         {name: escape_markdown(v) if isinstance(v, str) else v for name, v in row.items()}
         for row in rows
@@ -336,19 +336,19 @@ def split_paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-# --- what a template may say by itself ----------------------------------------------------------
+# --- numbers in templates -----------------------------------------------------------------------
 
 NOT_PROSE = re.compile(
-    r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}"  # Jinja's own
-    r"|\]\([^)\n]*\)|<[^>\n]*>",  # where links lead
+    r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}"  # Jinja's tags
+    r"|\]\([^)\n]*\)|<[^>\n]*>",  # targets of links
     re.DOTALL,
 )
 
 
 def check_numbers(templates: Path) -> None:
-    """Refuse a template with a digit outside an expression, be it a name's: `{{ "H_2" }}`.
+    """Refuse templates with a digit outside an expression; names with digits: `{{ "H_2" }}`.
 
-    Raises ConfigError, one line for each find, naming template and line; or if it is not UTF-8.
+    Raises ConfigError with a line per number, naming template and line; or if one is not UTF-8.
     """
     finds = []
     for template in sorted(templates.rglob("*.j2")):

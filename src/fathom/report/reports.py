@@ -14,33 +14,33 @@ from fathom.settings import ConfigError
 from fathom.system.text import load_json, one_line
 
 STUDY = "STUDY"
-"""The placeholder for every study of the config in the name of a template."""
+"""Placeholder for a study's name in the name of a template."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
 ANSWERS, WORTH = "answers", "worth"
-"""The tables of a kept result that reports read: of claims, of tests, of the first screen."""
+"""Tables of a kept result that reports read: claims, their tests, first screen, worth."""
 
 DOCUMENTS = ("definitions.md", "schemes.md")
-"""The files of docs that reports lead to; the page has them too."""
+"""Files of docs/ that reports link to; the page includes them."""
 
 
 NEEDS = {"index.html": ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}
-"""The page and the paper, and the packages that make them."""
+"""Packages that the page and the paper need."""
 
 CONFIG = "config.json"
-"""The file with the config of the reports beside it."""
+"""File with the config of the reports in the same folder."""
 
 
 def check_folder(config: Config) -> None:
-    """Raise ConfigError if the folder of reports has those of a config without any of its studies.
+    """Raise ConfigError if the report folder holds reports of a config with no study in common.
 
-    A config that was edited has some of them still.
+    An edited config still has some studies in common.
     """
     file = Path(config.report_folder) / CONFIG
     try:
         there = load_json(file.read_text(encoding="utf-8"))["studies"].keys()
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return  # nothing is there, or nothing that says whose it is
+        return  # nothing there, or its config is unknown
     if there and there.isdisjoint(config.studies):
         raise ConfigError(
             f"{file}: is of a config with other studies ({one_line(', '.join(there), 60)}), whose "
@@ -50,14 +50,14 @@ def check_folder(config: Config) -> None:
 
 
 def kept_tables(config: Config) -> list[str]:
-    """The tables of the kept result, where there is one, that reports show beside their own."""
+    """Tables of the kept result, if there is one, that reports show beside their own."""
     folder = Path(config.reference or "") / "tables"
     files = [folder / f"{name}.csv" for name in (*VERDICTS_AND_TESTS, ANSWERS, WORTH)]
     return [str(file) for file in files if file.is_file()]
 
 
 def why_left_out(document: str) -> str:
-    """Which package the page or the paper lacks; empty if none."""
+    """Message on a missing package that the page or the paper needs; empty if none is missing."""
     for package in NEEDS[document]:
         if importlib.util.find_spec(package) is None:
             return (
@@ -72,15 +72,15 @@ class Report:
     """A report, its template and its study."""
 
     name: str
-    """Its file, in the folder of the results."""
+    """File of the report, relative to the folder of reports."""
     template: str
-    """Its template, in the folder of templates."""
+    """Template of the report, relative to the folder of templates."""
     study: str | None = None
     """The study of the page; None for a page of all studies."""
 
 
 def reports_of(config: Config, templates: Path) -> list[Report]:
-    """Every report: of `NAME.SUFFIX.j2` one, of `studies/STUDY.SUFFIX.j2` one for each study.
+    """All reports: one for `NAME.SUFFIX.j2`, one per study for `studies/STUDY.SUFFIX.j2`.
 
     Raises ConfigError naming a folder without templates.
     """

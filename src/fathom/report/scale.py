@@ -1,4 +1,4 @@
-"""What reports say of connections at other sizes: of each size, of the fit, of whether they pay."""
+"""Connections at several sizes as reports show them: each size, the fit, whether they pay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAYS, NEVER = "pays", "never pays"
 LASTS, EARLY = "lasts", "an early speed-up alone"
 
 LONG, LEAST_GAIN = 12_000, 0.01
-"""Steps after which a gain below so many nats is an early speed-up alone."""
+"""Least steps of a long training, and least gain in nats that is no early speed-up alone."""
 
 SAID = {
     GROWS: "grows",
@@ -30,16 +30,16 @@ SAID = {
     OUTSIDE: "has no fit, since a seed is outside of the ladder,",
     CONFOUNDED: "has no fit, since other factors vary alike,",
 }
-"""By verdict of the fit."""
+"""Words for each verdict of the fit."""
 
 
 class ScalePresenter(NamedTuple):
     """Connections at several sizes."""
 
     sizes: list[Record]
-    """A row of sizes.csv of each size, with most rates, from the fewest parameters and steps."""
+    """For each size the row of sizes.csv with most rates tried, by parameters, then steps."""
     rows: list[Record]
-    """All rows, by design, each from the fewest parameters."""
+    """All rows by design, each design by parameters, then steps."""
     fits: Mapping[str, list[Record]]
     """Rows of scale.csv by design; empty lists where no size has a ladder."""
 
@@ -48,20 +48,20 @@ class ScalePresenter(NamedTuple):
         return [row for row in self.rows if row["design"] == design and row["answer"]]
 
     def pays(self, design: str, cost: Cost) -> dict[str, list[str]]:
-        """Sizes in words by where a multiplier is beside a cost: `compare_cost`; none if empty."""
+        """Sizes in words, by the result of `compare_cost`; results without a size are left out."""
         found: dict[str, list[str]] = {}
         for row in self.of_design(design):
             found.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
         return found
 
     def size_words(self, row: Record) -> str:
-        """Channels and layers, as in '64 × 12'; with steps, where sizes were trained for others."""
+        """Channels and layers, as in '64 × 12'; with steps if those of sizes differ."""
         size = f"{row['channels']:g} × {row['layers']:g}"
         return size if len(self.steps) < 2 else f"{size} after {row['steps']:g} steps"
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of steps after which sizes end, ascending."""
+        """Numbers of training steps of all sizes, ascending."""
         return sorted({row["steps"] for row in self.sizes})
 
     @property
@@ -70,15 +70,15 @@ class ScalePresenter(NamedTuple):
         return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
     def falsifier(self, design: str, cost: Cost) -> str:
-        """Whether a design pays at a size (PAYS), at none of all sizes (NEVER), or UNDECIDED."""
+        """PAYS if a design pays at any size, NEVER if below cost at all sizes, else UNDECIDED."""
         found = self.pays(design, cost)
         return PAYS if "above" in found else NEVER if {*found} == {"below"} else UNDECIDED
 
 
 def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
-    """What sizes.csv and scale.csv say; None where no connection was trained at several sizes.
+    """Presenter of sizes.csv and scale.csv; None if no connection was trained at several sizes.
 
-    Of several backends it is the one with most rows.
+    Of several backends, only the one with most rows.
     """
     rows = sorted(records(sizes), key=lambda row: (row["parameters"], row["steps"]))
     if not rows:
@@ -106,7 +106,7 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided
 
 
 def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
-    """The verdicts of the fit, a sentence for designs that have one for the same factors."""
+    """Verdicts of the fit: one sentence for all designs with the same verdict and factors."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for design, rows in scale.fits.items():
         for verdict, words in SAID.items():
@@ -125,7 +125,7 @@ def gain(row: Record) -> str:
 
 
 def power(row: Record) -> str:
-    """A coefficient of the fit with its interval, as in '0.05 (−0.02 to 0.12)'; empty without."""
+    """A coefficient of the fit with its interval, as in '0.05 (−0.02 to 0.12)'; empty if NaN."""
     if math.isnan(row["coefficient"]):
         return ""
     return with_interval(row["coefficient"], row["low"], row["high"])

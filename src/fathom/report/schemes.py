@@ -34,20 +34,20 @@ CONTEXT = ConnectionContext(
     optional_norms=True,
     takes_apart=True,
 )
-"""The network whose parameters are counted: `benchmarks/steps.py` measures schemes in it."""
+"""Network in which parameters are counted and `benchmarks/steps.py` measures schemes."""
 
 COSTS = Path("benchmarks/schemes.csv")
 MEASURE = f"python benchmarks/steps.py schemes --turns 3 --no-count --out {COSTS}"
-"""The kept table of what a step costs, and the command that makes it."""
+"""The kept table of step costs, and the command that makes it."""
 
 RESET = Path("benchmarks/learned.csv")
 RESET_COLUMNS = ("key", "variant", "cpu", "metric", "score", "reset")
-"""The kept table of scores with the connection as trained and as it started, which
+"""The kept table of scores with the connection as trained and as initialised, which
 `benchmarks/learned.py` makes, and its columns."""
 
 KEPT = Path("results/reference/tables/cells.csv")
 LEARNED_IN = "released"
-"""The kept table of trained cells, and the study whose cells tell what a scheme has learned."""
+"""The kept table of trained cells, and the study in which learned changes of H_res are read."""
 
 COUNTED = (
     f"Parameters are those of the connection at S {STREAMS}, C {CONTEXT.width} and "
@@ -71,7 +71,7 @@ _named = partial(resolve, names=NAMES, source="schemes")
 
 
 def in_words(value: Any, base: Any = None) -> str:  # noqa: ANN401, settings or a value
-    """A component's kind, and its `differences`; empty for settings that have neither."""
+    """A value in words: of settings, kind and `differences`; empty if they have neither."""
     if isinstance(value, float | str):
         return f"{value:g}" if isinstance(value, float) else value
     if not isinstance(value, Settings | Mapping):
@@ -89,7 +89,7 @@ def list_settings(value: Settings | Mapping[str, Any], base: Any = None) -> str:
 def differences(value: Settings, base: Any = None) -> dict[str, str]:  # noqa: ANN401
     """The settings that differ from those of `base`, or from defaults if it is of another kind.
 
-    Of a `start` every number but zero is told where there is no base: defaults differ.
+    Without a base, a `start` lists every nonzero number, since defaults differ.
     """
     found = {}
     for name, field in type(value).model_fields.items():
@@ -109,8 +109,8 @@ def components(scheme: Settings) -> dict[str, str]:
 def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
     """The scheme of each variant of a study, and its differences from scheme and study.
 
-    `parameters`: how many numbers its network learns, at the depth that most variants have, the
-    deepest of several; empty without a cell there. `layers`: that depth.
+    `parameters`: number of learned parameters at the most common depth, the deepest on a tie;
+    empty without a cell there. `layers`: that depth.
     """
     study = config.studies[study_name]
     cells = {(cell.depth, cell.variant) for cell in config.cells_of(study_name)}
@@ -128,9 +128,9 @@ def variant_rows(config: Config, study_name: str) -> Iterator[dict[str, str]]:
 
 
 def study_settings(config: Config, name: str) -> dict[str, str]:
-    """Every setting of a study: its axes, and the spec of its first cell by path: 'optimizer.lr'.
+    """All settings of a study: its axes, and the spec of its first cell by path: 'optimizer.lr'.
 
-    A connection's settings are those of its variant. Empty in a cut without a cell.
+    Settings of connections are left out: they belong to variants. Empty for a subset without cells.
     """
     cells = config.cells_of(name)
     if not cells:
@@ -143,7 +143,7 @@ def study_settings(config: Config, name: str) -> dict[str, str]:
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """(path, value) of every setting inside of settings."""
+    """Yield (path, value) of every nested setting."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{path}{name}.")
@@ -151,7 +151,7 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
             yield f"{path}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-# --- the schemes that have a name ---------------------------------------------------------------
+# --- named schemes ------------------------------------------------------------------------------
 
 
 def about_schemes(
@@ -181,9 +181,9 @@ def about_schemes(
 
 
 def read_costs(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, its work over that of plain, and each backend's step times. Raises ConfigError.
+    """By scheme: operations, bytes, and step times by backend, over plain's. Raises ConfigError.
 
-    The times are those of one machine: `timed_on`.
+    The times are from one machine: `timed_on`.
     """
     found: dict[str, dict[str, str]] = {}
     rows, machine = _rows_of_costs(file), timed_on(file)
@@ -202,7 +202,7 @@ def read_costs(file: Path) -> dict[str, dict[str, str]]:
 
 
 def timed_on(file: Path = COSTS) -> str:
-    """The machine on which most schemes were timed, the last of several; empty if none was."""
+    """The machine with most timings of schemes, the last on a tie; empty without timings."""
     timed = Counter(row["machine"] for row in reversed(_rows_of_costs(file)) if row["ratio"])
     return max(timed, key=timed.__getitem__, default="")
 
@@ -221,7 +221,7 @@ def _rows(file: Path, columns: Collection[str], command: str) -> list[dict[str, 
 
 
 def read_learned(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, how far H_res has moved in trainings of it as it is. Raises ConfigError."""
+    """By scheme, how far H_res moved in trainings of the unmodified scheme. Raises ConfigError."""
     cells: dict[str, list[tuple[int, str]]] = {}
     columns = ("study", "depth", "variant", "connection", "H_res_moved")
     for row in _rows(file, columns, "make reference"):
@@ -239,7 +239,7 @@ def read_learned(file: Path) -> dict[str, dict[str, str]]:
 
 
 def read_reset(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, the rise of the loss where its parameters are reset. Raises ConfigError."""
+    """By scheme, the rise of the loss when its parameters are reset. Raises ConfigError."""
     rows = _rows(
         file, ("variant", "score", "reset"), f"python benchmarks/learned.py CELL --out {file}"
     )
@@ -250,7 +250,7 @@ def read_reset(file: Path) -> dict[str, dict[str, str]]:
 
 
 def as_text() -> str:
-    """All names in paragraphs, and what their numbers are."""
+    """All named schemes as paragraphs, and an explanation of their numbers."""
     lines, about = [], about_schemes()
     for name in NAMES:
         told = about.get(name, {}) | components(_named(name, streams=STREAMS))
@@ -259,9 +259,9 @@ def as_text() -> str:
 
 
 def as_yaml(name: str) -> str:
-    """A scheme as a config's `connections`; several, if networks mean others by the name.
+    """A scheme as `connections` of a config; several if networks use the name for different ones.
 
-    Raises ConfigError for a name that stands for none.
+    Raises ConfigError for an unknown name.
     """
     short = (tasks.load(task).Network.names for task in tasks.TASKS)
     meant = [name] if name in NAMES else [names[name] for names in short if name in names]
@@ -280,7 +280,7 @@ def as_yaml(name: str) -> str:
 
 
 def schemes_table() -> str:
-    """Where each scheme is from, its formula, its parameters and what it costs."""
+    """Table of schemes: source, formula, parameters and costs."""
     rows = about_schemes().items()
     quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
     where = f"Times are those of `{machine}`." if (machine := timed_on()) else ""
@@ -288,7 +288,7 @@ def schemes_table() -> str:
 
 
 def components_tables() -> str:
-    """The component in each slot of each scheme: a table for schemes of the same slots."""
+    """Tables of the component in each slot, one for all schemes with the same slots."""
     rows = {name: components(_named(name, streams=STREAMS)) for name in SCHEMES}
     kinds = dict.fromkeys(tuple(row) for row in rows.values() if row)
     return "\n".join(_table({n: r for n, r in rows.items() if tuple(r) == k}) for k in kinds)

@@ -1,6 +1,6 @@
-"""What Snakemake shows: the plan as a table with reasons, then a line for each job.
+"""Console output of Snakemake: the plan as a table with reasons, then a line for each job.
 
-Its own output is in the log that it names at the end; --printshellcmds or --verbose show it.
+Its full output is in the log that it names at the end; --printshellcmds or --verbose show it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REASONS = {
     "updated_input": "an input is newer",
     "updated_input_run": "an input is made again",
 }
-"""In words, by Snakemake's names. A job can have several: the first is shown."""
+"""Reasons in words, by Snakemake's names. Of several reasons for a job the first is shown."""
 
 SHOWN = {None, LogEvent.JOB_INFO, LogEvent.RUN_INFO, LogEvent.JOB_ERROR, LogEvent.ERROR}
 HIDDEN = re.compile(
@@ -39,9 +39,9 @@ HIDDEN = re.compile(
 
 
 def plan_table(jobs: Iterable[tuple[str, str, str]]) -> str:
-    """A table of jobs, given as (kind, name, why): a line for each kind, and how many there are.
+    """A table of jobs, given as (kind, name, why): a line with the count per kind, and the total.
 
-    A kind with one job goes by the job's name.
+    A kind with one job has the job's name.
     """
     kinds: dict[str, list[tuple[str, str]]] = {}
     for kind, name, why in jobs:
@@ -57,13 +57,13 @@ def plan_table(jobs: Iterable[tuple[str, str, str]]) -> str:
 
 
 def describe_job(rule: str, wildcards: Mapping[str, str]) -> str:
-    """As in 'train depth-mlx/48L/mhc/torch/seed0'."""
+    """Name of a job, as in 'train depth-mlx/48L/mhc/torch/seed0'."""
     names = [Cell(**wildcards).path()] if "variant" in wildcards else wildcards.values()
     return " ".join([rule, *names])
 
 
 def without_command(message: object) -> str:
-    """An executor's message, of which the indented lines are a command of 40 cells."""
+    """An executor's message without its indented lines, which are a command of 40 cells."""
     return str(message).partition("\n    ")[0]
 
 
@@ -78,15 +78,15 @@ class Console(DefaultFormatter):
         self.said: set[str] = set()
 
     def jobs_to_run(self) -> list[Job]:
-        """The jobs that do something, in order. Snakemake logs a reason when a job starts."""
+        """Jobs that run something, in order. Snakemake logs a job's reason only at its start."""
         dag = self.workflow.dag
         levels = dag.toposorted(set(dag.needrun_jobs()))
         return [job for level in levels for job in sorted(level, key=str) if not job.is_norun]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is shown. What refuses one job may refuse them all: it is said once."""
+        """Whether to show a record. The same error may refuse all jobs: it is shown once."""
         event, message = get_event(record), record.msg
-        if event == LogEvent.JOB_INFO:  # no target, and no retry
+        if event == LogEvent.JOB_INFO:  # neither a target nor a retry
             is_first = record.jobid not in self.names
             return bool(record.output) and not self.workflow.dryrun and is_first
         if event == LogEvent.JOB_ERROR:
@@ -104,7 +104,7 @@ class Console(DefaultFormatter):
         return True
 
     def format_run_info(self, msg: dict[str, Any]) -> str:
-        """The plan."""
+        """The plan as a table, and why stale runs are trained again."""
         rows, stale = [], []
         for job in self.jobs_to_run():
             name, wildcards = job.rule.name, job.wildcards_dict
@@ -121,7 +121,7 @@ class Console(DefaultFormatter):
         return plan_table(rows) + again + (hint if self.workflow.dryrun else "")
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
-        """How many jobs have started, how many there are now, and the name of this one."""
+        """Number of jobs started, current number of all jobs, and the name of this one."""
         name = self.names[msg["jobid"]] = describe_job(msg["rule_name"], msg["wildcards"])
         # Early cut-off and replays change how many jobs are left.
         left = sum(job.jobid not in self.names for job in self.jobs_to_run())
@@ -136,7 +136,7 @@ class Console(DefaultFormatter):
         return "\n".join([*lines, *(show_logs(logs) if self.show_failed_logs else logs)])
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line for a target that there is none of."""
+        """Text of a record; one line for an unknown target."""
         text = super().format(record)
         missing = re.search(r"No rule to produce (.*?) \(if you use input functions", text)
         if not missing:
@@ -149,7 +149,7 @@ class Console(DefaultFormatter):
 
 
 def install(console: Console) -> None:
-    """Let it replace Snakemake's own; a handler that a plugin brings stays as it is."""
+    """Replace Snakemake's own console with this one; handlers of plugins stay unchanged."""
     for handler in logger.handlers:
         if handler.name == "DefaultStreamHandler":
             handler.setFormatter(console)
@@ -157,7 +157,7 @@ def install(console: Console) -> None:
 
 
 def log_group_errors() -> None:
-    """Log why Slurm refuses a shared job: Snakemake drops that, and names each of its cells."""
+    """Log why Slurm refuses a shared job: Snakemake drops the reason, and names each cell."""
     log = GroupJob.log_error
 
     def log_error(group: GroupJob, msg: str | None = None, **details: Any) -> None:  # noqa: ANN401

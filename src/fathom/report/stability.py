@@ -26,7 +26,7 @@ def _bound(rate: float, row: Mapping[str, Any]) -> str:
 
 
 def good_rates(row: Mapping[str, Any]) -> str:
-    """The ends of the good rates, as in '0.008 to 0.032'; empty where no ladder tells."""
+    """The ends of the good rates, as in '0.008 to 0.032'; empty without a ladder."""
     if math.isnan(row["good"]):
         return ""
     low, high = number(row["good_low"]), number(row["good_high"])
@@ -34,9 +34,9 @@ def good_rates(row: Mapping[str, Any]) -> str:
 
 
 def compared_rate(row: Mapping[str, Any]) -> str:
-    """The verdict on two largest rates, as in 'larger (× 4, 2 to 8)'; empty without another side.
+    """The verdict on two largest rates, as in 'larger (× 4, 2 to 8)'; empty without `against`.
 
-    If undecided, with what each seed says.
+    If undecided, with the number of seeds for each verdict.
     """
     if not row["against"]:
         return ""

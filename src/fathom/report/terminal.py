@@ -29,7 +29,7 @@ LOOKS = {
     "failed": ("!", "red"),
     "missing": ("·", "dim"),
 }
-"""A sign and a colour each: the signs alone tell them apart."""
+"""Sign and colour of each status; the signs alone distinguish them."""
 
 
 MAX_STATUS_LINES = 10
@@ -62,9 +62,9 @@ def print_status(status: Status, *, every_cell: bool = False) -> None:
 
 
 def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = False) -> None:
-    """The undecided contrasts with their intervals, and how many seeds may decide them.
+    """Print undecided contrasts with their intervals, and how many more seeds may decide them.
 
-    `every`: all of them, in place of the first.
+    `every`: print all contrasts in place of the first.
     """
     from fathom.analysis.statistics import MIN_SEEDS
     from fathom.report.comparisons import effect_with_interval  # it loads pandas
@@ -95,7 +95,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
 
 
 def _left(status: Status) -> str:
-    """The cells left to train here, and an estimate of the time with its basis."""
+    """Number of cells left to train here, and an estimate of the time with its basis."""
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})
@@ -126,14 +126,14 @@ def _studies(status: Status, studies: Sequence[str]) -> Table:
 
 
 def _reasons(runs: Sequence[Run]) -> Iterator[str]:
-    """A line for every run with a reason; one for all that a platform's replays say alike."""
+    """Yield a line for each run with a reason; a platform's replays with the same one share it."""
     for run in runs:
         if run.reason and not run.replay:
             yield f"{run.cell}: {run.status}: {run.reason}"
     replays: Counter[tuple[str, ...]] = Counter()
     for run in runs:
         if run.replay:
-            # One that differs has numbers of its own, and its group is named.
+            # A run that differs has its own numbers, so its group is named.
             group = group_of(run.cell) if run.replay == "differs" else ""
             replays[run.platform, group, run.status, run.explanation] += 1
     for (platform, group, status, reason), n in replays.items():

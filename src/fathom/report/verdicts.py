@@ -1,4 +1,4 @@
-"""The presenter of claims: their verdicts and tests, as templates need them."""
+"""Presenter of claims: their verdicts and tests, in the form that templates need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fathom.report.formatting import number, with_interval
 from fathom.report.records import Record, records
 
 LARGEST = 300.0
-"""Powers of ten above this are no floats."""
+"""Largest exponent of ten: higher powers may overflow a float."""
 
 
 class VerdictsPresenter:
     """The facts about the claims that templates use.
 
-    `studies` have pages. A row has `page`: the study on whose page its tests are, empty if none.
+    `studies`: those with a page. `page` of a row: the study whose page has its tests, or empty.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class VerdictsPresenter:
             scale: ascii_uppercase[i % 26] * (1 + i // 26)  # A to Z, AA to ZZ, …
             for i, scale in enumerate(dict.fromkeys(scales))
         }
-        """A letter for each way in which tests differ in scale from what was published."""
+        """A letter for each difference of tests from the published scale."""
 
     def by_source(self) -> list[Record]:
-        """The claims, source by source, those with the same verdict together."""
+        """Claims sorted by source, then by verdict."""
         sources = list(dict.fromkeys(row["source"] for row in self.rows))
 
         def place(row: Record) -> tuple[int, int]:
@@ -64,11 +64,11 @@ class VerdictsPresenter:
         return [row for row in self.rows if row["verdict"] == verdict]
 
     def by_verdict(self) -> dict[str, list[Record]]:
-        """The claims by verdict, without verdicts that none has."""
+        """Claims by verdict; verdicts without claims are left out."""
         return {verdict: rows for verdict in VERDICTS if (rows := self.named(verdict))}
 
     def tests_of(self, claim: str, *, made: bool = False) -> list[Record]:
-        """The rows of the table of claims that belong to one claim: all, or of tests made alone."""
+        """Rows of claims.csv on one claim: all, or with `made` only tests that were made."""
         own = (test for test in self._tests if test["claim"] == claim)
         return [test for test in own if not made or test["verdict"] != NOT_MEASURED]
 
@@ -90,20 +90,20 @@ class VerdictsPresenter:
         return [scale for scale in dict.fromkeys(itertools.chain(*scales)) if scale]
 
     def scale_letters(self, claim: str) -> str:
-        """The letters of one claim."""
+        """The letters of one claim's differences from the published scale."""
         return ", ".join(self.letters[scale] for scale in self.scales_of(claim))
 
     def controlled_by(self, study: str) -> list[Record]:
-        """The claims whose tests were made again in a study, with `reproduced_in`: its studies.
+        """Claims whose tests were repeated in a study; `reproduced_in`: where they are reproduced.
 
-        None where too few of the tests were made to say so.
+        `reproduced_in` is None if too few of the tests were made.
         """
         rows = [row for row in self.rows if row["control_study"] == study]
         return [{**row, "reproduced_in": _reproduced_in(row)} for row in rows]
 
 
 def _reproduced_in(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The studies in which a claim with a control is reproduced; None if not all was tested."""
+    """The studies in which a claim with a control is reproduced; None if a test was not made."""
     if NOT_MEASURED in (row["verdict"], row["control"]) or row["in_part"]:
         return None
     verdicts = {row["studies"]: row["verdict"], row["control_study"]: row["control"]}

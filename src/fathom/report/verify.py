@@ -1,9 +1,8 @@
-"""Check every result against its inputs, without asking Snakemake.
+"""Check every result against its inputs, without Snakemake.
 
 Runs are checked against their manifests, the current spec and the current code. Config, tables,
-reports, page and paper are made again in a temporary folder and compared. Figures are checked by
-the hashes in `figures.json`, and by the hashes of what they were drawn from. Files that belong to
-none of these are reported too.
+reports, page and paper are made again in a temporary folder and compared. Figures and their inputs
+are checked by the hashes in `figures.json`. Files that belong to none of these are reported too.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", P
 
 @dataclass(frozen=True)
 class Check:
-    """One file or folder, and what is wrong with it."""
+    """One checked file or folder, and its problem, if any."""
 
     kind: str
     path: Path
     problem: str = ""
     fix: Literal["user", "delete", "workflow"] = "user"
-    """What fixes the problem: what its text says, deleting `path` and then running the workflow, or
-    the workflow alone. `delete` without a problem: a sound file of a set that has to go as one."""
+    """Fix of the problem: `user`, follow its text; `delete`, delete `path` and run the workflow;
+    `workflow`, run it. `delete` without a problem: a sound file of a set that is deleted whole."""
     is_made: bool = True
     """Whether it could be checked."""
 
@@ -71,7 +70,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that was checked."""
+    """All checks of a config's results."""
 
     checks: list[Check]
 
@@ -178,7 +177,7 @@ def _files(folder: Path) -> list[Path]:
 def _make_again(
     config: Config, published: Published, templates: Path, fresh: Path
 ) -> Iterator[Check]:
-    """Make tables, reports, page and paper in `fresh`; yield what cannot be made, and strays."""
+    """Make tables, reports, page and paper in `fresh`; yield failures and stray files."""
     results = Path(config.report_folder)
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
@@ -235,13 +234,13 @@ def _stray(kind: str, file: Path) -> Check:
 
 
 class FigureSet(NamedTuple):
-    """The figures that a folder has to hold."""
+    """The figures expected in a folder."""
 
     folder: Path
     names: tuple[str, ...]
     of: str
     inputs: tuple[Path, ...]
-    """Their inputs, as far as these could be made again."""
+    """Input files of the figures; those that could not be made again do not exist."""
     is_optional: bool = False
     """Whether all of them may be absent."""
 

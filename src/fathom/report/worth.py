@@ -1,4 +1,4 @@
-"""The first thing that reports say: what a connection is worth, in steps of training."""
+"""Worth of connections in training steps: the first lines of reports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
 ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
-"""Of verdicts."""
+"""Order of verdicts in the table of worth."""
 
 
 class WorthPresenter(NamedTuple):
-    """What designs are worth on one task."""
+    """Worth of designs on one task."""
 
     study: str
     title: str
     advice: str
     """Up to five sentences."""
     rows: list[Record]
-    """Of worth.csv, at one depth, in the ORDER of verdicts, then the largest multiplier first."""
+    """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
-    """What authors say of the cost of a variant, and where: (words, address)."""
+    """The authors' statement on the cost of a variant: (words, address of the source)."""
 
 
 def present_worth(
@@ -41,7 +41,7 @@ def present_worth(
     """The worth of designs in the study that `above` names; None if no ladder was trained there.
 
     On the first platform, at the depth of most rows; pairs of fewer than MIN_SEEDS seeds are left
-    out. `table`: worth.csv. `labels`: what people read for names of variants.
+    out. `table`: worth.csv. `labels`: display names of variants.
     """
     if above is None:
         return None
@@ -63,9 +63,9 @@ def present_worth(
 def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:
     """The advice that follows from the rows, in up to five sentences.
 
-    Whether a design's multiplier is above the cost of its step, if steps were timed; the design
-    that is asked for; the largest multiplier among those that end better, at one learning rate; and
-    whether any ends better where each network has its own best rate.
+    Designs whose multiplier exceeds the cost of a step, if steps were timed; the design that is
+    asked for; the largest multiplier among better designs, at one learning rate; and designs that
+    are better with each network at its own best rate.
     """
     better = [row for row in rows if row["verdict"] == BETTER]
     saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
@@ -117,8 +117,8 @@ def _verdict(row: Record) -> str:
 
 
 def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
-    """How many steps a design saves, and at which time of a step that pays."""
-    # Beyond the ladder the multiplier is a bound, and so is what follows from it.
+    """Sentences on the steps that a design saves, and the step time below which it pays."""
+    # Beyond the ladder the multiplier is a lower bound, and so are the steps saved.
     least = "" if row["answer"] == "at" else "at least "
     times, low, high = (number(row[name], 3) for name in ("multiplier", "low", "high"))
     interval = "" if math.isnan(row["low"]) else f" ({low} to {high})"
@@ -134,7 +134,7 @@ def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
 
 
 def _times(row: Record) -> str:
-    """The time of a step over that of a plain one, by width; empty where it is not known."""
+    """Time of a step relative to a plain one, by width; empty if unknown."""
     if math.isnan(row["cost"]):
         return ""
     own, wider = (number(row[name], 3) for name in ("cost", "cost_wider"))
@@ -150,10 +150,10 @@ Cost = Literal["cost", "operations"]
 
 
 def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
-    """Where the 95 % interval of a step multiplier is beside a cost.
+    """Position of a step multiplier's 95 % interval relative to a cost.
 
-    Without an interval it is undecided, unless every seed is outside of the ladder on one side, and
-    that end of the ladder is on the same side of the cost.
+    Undecided without an interval, unless every seed is beyond the same end of the ladder, and that
+    end is on the same side of the cost.
     """
     if math.isnan(row[cost]):
         return "unknown"
@@ -165,13 +165,13 @@ def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecide
 
 
 OPERATIONS, VERDICT = "operations, counted", "verdict"
-"""Heads of columns."""
+"""Column headings."""
 
 
 def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
-    """The columns of the table of worth that any of `rows` fills: the text of a cell, by head.
+    """Non-empty columns of the table of worth: by heading, a function from row to cell text.
 
-    The text is empty where nothing is known.
+    The text is empty for an unknown value.
     """
     width, wider = (first_number(rows, column) for column in ("width", "wider"))
     here = f"a step costs here, {width:g} channels" if width else "a step costs here"
@@ -190,8 +190,8 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
 def steps_saved(row: Record, *, bare: bool = False) -> str:
     """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
 
-    As in '12 % (10 to 13 %)'; negative where the plain network needs fewer steps. Outside of the
-    ladder the share at its end, as in 'beyond 50 %'. `bare`: without interval and that word.
+    As in '12 % (10 to 13 %)'; negative if the plain network needs fewer steps. Outside of the
+    ladder, the share at its end, as in 'beyond 50 %'. `bare`: without interval and 'beyond'.
     """
     middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
     if row["answer"] == "at":
@@ -210,14 +210,14 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
 
 
 def saved_in_words(row: Record) -> str:
-    """The steps that a design saves, for a sentence."""
+    """Steps that a design saves, as part of a sentence."""
     if row["answer"] == "both":
         return "seeds lie beyond both ends of the ladder"
     return f"{steps_saved(row)} of the steps saved"
 
 
 def pays_below(row: Record) -> str:
-    """The cost of a step below which a design pays, as in '13 % more'; empty where none is."""
+    """The cost of a step below which a design pays, as in '13 % more'; empty if none does."""
     if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
         return ""
     return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
@@ -229,15 +229,15 @@ def first_number(rows: Sequence[Record], column: str) -> float:
 
 
 def plain_change(row: Record) -> str:
-    """The change of the score from the plain network's, as effects are written."""
+    """Change of the score from the plain network's, in the format of effects."""
     ends = {"effect": row["change"], "low": row["change_low"], "high": row["change_high"]}
     return effect_with_interval({**ends, "unit": row["unit"]})
 
 
 def depth_multiplier(row: Record) -> str:
-    """The depth of a plain network that ends there, over its own, with its interval.
+    """Depth of a plain network with the same score, over the design's depth, with its interval.
 
-    As in '0.35 (0.3 to 0.4)'; empty where it is not known.
+    As in '0.35 (0.3 to 0.4)'; empty if not measured.
     """
     if row["depth_answer"] in ("", UNKNOWN):
         return row["depth_answer"]
@@ -253,7 +253,7 @@ def depth_multiplier(row: Record) -> str:
 
 
 def overhead(cost: float) -> str:
-    """A cost over the plain network's in words, as in '70 % more'; empty where it is not known."""
+    """Cost relative to the plain network's in words, as in '70 % more'; empty if unknown."""
     if math.isnan(cost):
         return ""
     return f"{_share(abs(cost - 1))} % {'more' if cost >= 1 else 'less'}"

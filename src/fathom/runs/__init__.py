@@ -1,1 +1,1 @@
-"""Run folders: what a trained cell leaves, how far it can be trusted, how it is carried."""
+"""Run folders: train cells, validate and replay runs, and carry them in bundles."""

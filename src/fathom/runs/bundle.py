@@ -2,9 +2,9 @@
 
 A bundle is a tar packed by xz. It holds plain files, `runs/<cell>/<file>`, with metrics by columns.
 It may come from a stranger. So an import reads it entry by entry, within limits of size, memory and
-number, and accepts nothing but the files of a run under their own names. Their content is checked
-as in every run folder: against the manifest, its hashes and the spec. Runs are moved into place
-only after all of them have passed.
+number, and accepts only the files of a run under their own names. Their content is checked as in
+every run folder: against the manifest, its hashes and the spec. Runs are moved into place only
+after all of them have passed.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ MAX_JSON_BYTES = 4 * 2**20
 MAX_FILE_BYTES = 256 * 2**20
 MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
-"""A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; those of runs reach a ratio of 11."""
+"""A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; runs reach a ratio of 11."""
 MAX_RUNS = 20_000
 MAX_PLATFORM = 100
-"""The longest name of a platform, which becomes a folder."""
+"""Maximum length of a platform's name, which names a folder."""
 MAX_MEMORY = 128 * 2**20
-"""Memory to unpack; xz at its default level needs 9 MB."""
+"""Memory limit for unpacking, in bytes; xz at its default level needs 9 MB."""
 CHUNK_BYTES = 2**20
 INCOMING = ".incoming-"
 """Prefix of the name of the folder that an import unpacks into."""
 XZ = [{"id": lzma.FILTER_LZMA2, "lc": 0, "lp": 3, "pb": 3}]
-"""For words of eight bytes, which most of a bundle is: 4 % smaller."""
+"""Filters for eight-byte words, the bulk of a bundle: 4 % smaller."""
 
 
 class BundleError(UserError):
-    """A bundle that cannot be made or must not be imported; the message says what is wrong."""
+    """A bundle that cannot be made or must not be imported; the message names the problem."""
 
 
 # --- creating a bundle --------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def create_bundle(
 
     Trainings that have not finished are left out, with a line that counts them.
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
-    or corrupt, if there is none, or if `file` is no bundle, which `force` replaces.
+    or corrupt, if there is none, or if `file` exists and is not a bundle, unless `force` is set.
     """
     check_replaces(file, force=force)
     results, cells = Path(config.results), config.select_cells(patterns)
@@ -101,7 +101,7 @@ def create_bundle(
 
 
 def check_replaces(file: Path, *, force: bool) -> None:
-    """Raise BundleError if something else than a bundle is there, unless by `force`."""
+    """Raise BundleError if `file` exists and is not a bundle, unless `force` is set."""
     if force or not file_to_write(file).exists():
         return
     try:
@@ -128,7 +128,7 @@ def import_bundle(
 ) -> dict[str, list[str]]:
     """Check a bundle and move its runs to `results/imported/<platform>/<cell>`.
 
-    `existing` decides about a different run of the same cell and platform that is there already.
+    `existing` decides how to treat a different run of the same cell and platform.
     Returns the paths of the cells by what was done: `imported`, `kept`, `same`. Raises BundleError,
     with no run written, if anything is wrong.
     """
@@ -156,9 +156,9 @@ def import_bundle(
 
 @contextmanager
 def incoming(home: Path) -> Iterator[Path]:
-    """A folder inside `home` to unpack into, gone at the end.
+    """A temporary folder inside `home` to unpack into.
 
-    First deletes those of imports that were killed; the lock keeps those of others.
+    First deletes the folders of killed imports; the lock keeps out other imports.
     """
     home.mkdir(parents=True, exist_ok=True)
     with locked(home):
@@ -169,12 +169,12 @@ def incoming(home: Path) -> Iterator[Path]:
 
 
 def refused_file(results: Path) -> Path:
-    """Where it is kept which bundles were refused, a line for each."""
+    """The file that lists the refused bundles, a line for each."""
     return results / "imported" / "refused.txt"
 
 
 def refused_bundles(results: Path) -> list[str]:
-    """Which bundles were refused and not imported since, and why, as in 'FILE: why'."""
+    """Bundles that were refused and not imported since, with the reason, as in 'FILE: why'."""
     try:
         return refused_file(results).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def refused_bundles(results: Path) -> list[str]:
 
 
 def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
-    """Keep why each of these bundles was refused, if it was; what is known of others stays."""
+    """Record the reason for each refused bundle, None if imported; keep the lines of others."""
     known, told = refused_bundles(results), {printable(str(f)): why for f, why in bundles.items()}
     lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in told))]
     lines += [f"{file}: {why}" for file, why in told.items() if why]
@@ -193,7 +193,7 @@ def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
 
 
 def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
-    """Where the imported run of a cell is, or will be."""
+    """The folder for the imported run of a cell, which may not exist yet."""
     return results / "imported" / platform / cell.path()
 
 
@@ -228,7 +228,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     Raises BundleError if anything is wrong with a file of a run, or, without `check`, with a
     manifest.
     """
-    if file.exists() and not file.is_file():  # a pipe would wait for whoever writes to it
+    if file.exists() and not file.is_file():  # opening a pipe would wait for a writer
         raise BundleError(f"{file}: is no file")
     try:
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
@@ -256,13 +256,13 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         detail = one_line(str(error), 200) or type(error).__name__
         raise BundleError(f"{file}: not a whole tar packed by xz ({detail})") from error
     except PermissionError as error:
-        if error.filename != str(file):  # but what it unpacks to
+        if error.filename != str(file):  # a file in `staging`
             raise
         raise BundleError(f"{file}: cannot be read ({error.strerror})") from error
 
 
 class _Bounded:
-    """The content of a packed file, of which a limited number of bytes can be read."""
+    """The unpacked content of a file, limited to a number of bytes."""
 
     def __init__(self, packed: BinaryIO, limit: int) -> None:
         self.packed = packed
@@ -307,10 +307,10 @@ class _Bounded:
 def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
     """Write a bundle's files below `staging`, each in the folder of its cell; returns the cells.
 
-    Checks names, kinds and sizes of entries, but nothing of what the files hold.
+    Checks names, kinds and sizes of entries, but not the content of the files.
     """
     # Headers are read here, one block each: tarfile itself would follow links, sparse maps, and
-    # headers of any length that rename and resize what comes after them.
+    # headers of any length that rename and resize later entries.
     cells: dict[Cell, None] = {}
     while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
         entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
@@ -339,7 +339,7 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
 
 
 def make_rows(folder: Path) -> None:
-    """Metrics of a run as rows, in place of their columns. Raises BundleError or RunError."""
+    """Replace a run's columns of metrics by rows. Raises BundleError or RunError."""
     columns, rows = folder / COLUMNS, folder / METRICS
     if not columns.exists():
         return
@@ -356,7 +356,7 @@ def make_rows(folder: Path) -> None:
 
 
 def _parse_name(name: str) -> tuple[Cell, str]:
-    """The cell and the file that an entry is named after."""
+    """The cell and the file in the name of an entry. Raises BundleError."""
     path, _, file = name.removeprefix("runs/").rpartition("/")
     if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS, COLUMNS):
         raise BundleError(f"{name!r}: is no file of a run, as in runs/CELL/spec.json")

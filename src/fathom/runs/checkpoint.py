@@ -30,7 +30,7 @@ class Checkpoint:
     """The checkpoint of a training: the state of its trainer, and the rows up to it.
 
     Both are in one file, which is replaced atomically: they cannot disagree. `identity`: spec, code
-    and all else that digits depend on; a checkpoint with another identity is ignored.
+    and everything else that affects digits; a checkpoint with another identity is ignored.
     """
 
     def __init__(self, run: Path, identity: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Checkpoint:
     def save(self, rows: Sequence[Row], state: dict[str, np.ndarray]) -> None:
         """Replace the checkpoint atomically."""
         metadata = {"identity": self.identity, "resumed_at_steps": json.dumps(self.resumed_at)}
-        # An array: metadata may have a hundred megabytes, which long trainings would pass.
+        # As an array: metadata is limited to a hundred megabytes, which long trainings exceed.
         text = "".join(encode_row(row) for row in rows).encode()
         state = {**state, ROWS: np.frombuffer(text, np.uint8)}
         metadata["sha256"] = _digest(metadata, state)
@@ -57,9 +57,9 @@ class Checkpoint:
         self.saved_at, self.saved_rows = time.monotonic(), len(rows)
 
     def resume(self) -> Resume | None:
-        """Where to resume; None if there is no valid checkpoint of this identity.
+        """The state to resume from; None if there is no valid checkpoint of this identity.
 
-        Prints a line that says why a checkpoint that is there is not used.
+        Prints the reason if an existing checkpoint is not used.
         """
         try:
             with safe_open(self.file, framework="numpy") as opened:

@@ -1,28 +1,28 @@
 """Hash the code behind a result, definition by definition.
 
 A result is stale when code that it depends on has changed in behaviour. Each definition at the top
-of a module (a function, a class, an assignment) has a hash of its own. From given roots, names and
-attributes are followed to the other definitions of the package that they stand for.
+of a module (a function, a class, an assignment) has a hash of its own. Starting from given roots,
+names and attributes are followed to the other definitions of the package.
 
 A hash covers the syntax tree without docstrings, comments, layout, annotations and the messages of
-`raise` and `assert`, and what each name stands for: `exp` of `math` is not `exp` of `numpy`.
+`raise` and `assert`, and the origin of each name: `exp` of `math` is not `exp` of `numpy`.
 
-- A module that is used as a value counts whole. A whole package is what its `__init__` defines,
-  and what that imports from inside the package.
-- Other statements at the top, such as a call, run for every definition of their module, and those
+- A module that is used as a value counts as a whole. A whole package consists of the definitions
+  of its `__init__` and its imports from inside the package.
+- Other statements at the top, such as a call, count for every definition of their module, and those
   of a package for every module in it. Together they are the definition `"fathom.train:"`.
-- `@f.vjp` above `g` may change what `f` does, so whoever reaches `f` reaches `g`. Both must be in
+- `@f.vjp` above `g` may change the behaviour of `f`, so reaching `f` reaches `g`. Both must be in
   the same module.
-- Reaching `X = Registry({...})` does not reach its entries. Who uses an entry names it as a root of
-  its own, or all of them as `"module:X[*]"`.
+- Reaching `X = Registry({...})` does not reach its entries. Code that uses an entry needs it as a
+  root of its own, or all entries as `"module:X[*]"`.
 
-Only the Python that fathom's own sources use is understood. Anything else that could hide a
-dependency raises CodeError. Not seen are names found by a string (`getattr`, `eval`, `importlib`),
-the class of an object that is handed over, and what a module does on import if none of its names
-is used. Roots are for the first two. That no import is defined again, Ruff sees (F811).
+Only the Python that fathom's own sources use is supported. Anything else that could hide a
+dependency raises CodeError. Not followed are names found by a string (`getattr`, `eval`,
+`importlib`), the class of an object passed as an argument, and import-time effects of a module
+whose names are not used. Roots cover the first two. Ruff rejects redefined imports (F811).
 
-Uses the standard library only and imports no module: the workflow calls this at every start. Each
-source is read once in a process. Every version of Python gives the same digits.
+Uses the standard library only and imports none of the hashed modules: the workflow calls this at
+every start. Each source is read once per process. Every version of Python gives the same digits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Chain = tuple[str, ...]
 """A name and attributes of it: `init.draw` is ("init", "draw")."""
 
 NO_CODE = {"TYPE_CHECKING", "__name__ == '__main__'"}
-"""Conditions under which a module does nothing when it is imported."""
+"""Conditions of blocks that do not run when a module is imported."""
 
 NOT_WRITTEN = {"annotation", "returns", "msg", "type_params", "type_comment", "ctx", "kind"}
 """Fields of the syntax tree that do not affect behaviour; `msg` is that of `assert`."""
@@ -64,7 +64,7 @@ def definition_hashes(*roots: str, package: Path = PACKAGE) -> dict[str, str]:
     A root is a module, "fathom.train", or a definition in it, "fathom.train:objective". The hashes
     are 16 hexadecimal digits by "module:name", sorted. `package` is the folder of the sources.
 
-    Raises CodeError, also for a root that the sources do not have.
+    Raises CodeError, also for a root that is not in the sources.
     """
     return _sources(package).reached(roots)
 
@@ -89,14 +89,14 @@ class _Definition:
         self.chains: set[Chain] = set()
         """The names that are read, with attributes."""
         self.bound: set[str] = set()
-        """A superset of the names that are given a value here."""
+        """A superset of the names that are assigned here."""
         self.imports: list[ast.Import | ast.ImportFrom] = []
         self.text = "".join(map(self._write, statements))
         """The syntax tree; `ast.dump` and `ast.unparse` differ between versions of Python."""
         self._module = ast.Module(statements, type_ignores=[])
 
     def is_outer(self, name: str) -> bool:
-        """Whether a name that is read is that of the module, and not local to a function."""
+        """Whether a name that is read belongs to the module and is not local to a function."""
         return name not in self.bound or name in self._outer  # compiling takes half of the time
 
     @cached_property
@@ -136,7 +136,7 @@ class _Definition:
 
 
 def _has_text(node: ast.AST) -> bool:
-    """Whether an argument of an exception is its message, or makes it."""
+    """Whether an argument of an exception is its message, or contains a part of it."""
     return any(
         isinstance(part, ast.JoinedStr) or isinstance(getattr(part, "value", None), str)
         for part in ast.walk(node)
@@ -170,14 +170,14 @@ class _Module:
         self.definitions: dict[str, list[ast.stmt]] = {}
         """The statements that define each name; under "" those that define none."""
         self.imports: dict[str, Chain] = {}
-        """Names, each with the module that it comes from and the name there, if it is not that."""
+        """Imported names, each with its module and its name there; a module has no such name."""
         self.registered: dict[str, set[str]] = {}
-        """By definition, the others that are decorated with it."""
+        """The definitions that are decorated with a definition, by its name."""
         for statement in ast.parse(file.read_bytes(), str(file)).body:
             self._read(statement)
 
     def at(self, node: ast.stmt) -> str:
-        """File and line."""
+        """File and line of a node."""
         return f"{self.file}:{node.lineno}"
 
     def _read(self, statement: ast.stmt) -> None:
@@ -223,7 +223,7 @@ class _Module:
             self.definitions.setdefault(name, []).append(statement)
 
     def imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Chain]]:
-        """Each name that the statement binds, and where it comes from."""
+        """Each name that the statement binds, with its origin."""
         for alias in node.names:
             if isinstance(node, ast.Import):  # `import a.b` binds a
                 origin = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -240,7 +240,7 @@ class _Module:
 class _Sources:
     """The modules of a package, read when they are needed.
 
-    A place is a definition, "module:name", a module, or whatever a name of another package is.
+    A place is a definition, "module:name", a module, or a name of another package.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -286,7 +286,7 @@ class _Sources:
         return self._modules[name]
 
     def _whole(self, module: _Module) -> Iterator[str]:
-        """The places that a module counts for when it counts whole."""
+        """The places that a module stands for when it counts as a whole."""
         yield from (f"{module.name}:{name}" for name in module.definitions if name[-1:] != "]")
         for name, origin in module.imports.items():
             if ".".join(origin).startswith(f"{module.name}."):

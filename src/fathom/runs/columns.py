@@ -1,8 +1,8 @@
 """The metrics of a run by columns, as bundles carry them: half the size, the same to the last bit.
 
 In a run folder metrics are rows of text, which a training appends and people read. In a bundle each
-metric is an array, of float32 where that holds all of its values. Which metrics a row has, and in
-which order, stands beside them, so the rows are made again byte for byte. A running sum of another
+metric is an array, of float32 if that holds all of its values. The names and the order of a row's
+metrics are stored beside them, so the rows are restored byte for byte. A running sum of another
 metric is left out.
 """
 
@@ -21,21 +21,21 @@ from fathom.metrics.steps import Row
 from fathom.runs.folder import METRICS, RunError, encode_row, read_rows
 
 COLUMNS = "metrics.columns"
-"""Stands in a bundle for METRICS."""
+"""The file that replaces METRICS in a bundle."""
 
 LAYOUTS, LAYOUT_OF = ".layouts", ".layout_of"
-"""Arrays that are no metrics: the names of the metrics in a row, for each kind of row, as JSON; and
-the kind of each row. A name in a list of its own is of a metric without a value, null."""
+"""Arrays besides the metrics: the names of the metrics in each kind of row, as JSON; and the kind
+of each row. A name in a list of its own marks a metric whose value is null."""
 
 TOTALS = {"elapsed_seconds": "step_seconds"}
-"""Metrics that are the running sum of another one: left out where that gives the same values."""
+"""Metrics that are the running sum of another one; left out if the sum gives the same values."""
 
 Layout = tuple[str | tuple[str], ...]
-"""One kind of row."""
+"""The names of the metrics in one kind of row."""
 
 
 def to_columns(folder: Path) -> bytes | None:
-    """The metrics of the run in `folder`; None where columns do not hold them to the last bit.
+    """The metrics of the run in `folder`; None if columns do not hold them to the last bit.
 
     Raises RunError if they cannot be read.
     """
@@ -55,7 +55,7 @@ def to_columns(folder: Path) -> bytes | None:
                 del arrays[total]
         arrays[LAYOUTS] = np.frombuffer(json.dumps(list(layouts)).encode(), np.uint8)
         arrays[LAYOUT_OF] = np.array(layout_of, np.uint8)
-    except (OverflowError, TypeError, ValueError):  # no number, or one that an array cannot hold
+    except (OverflowError, TypeError, ValueError):  # not a number, or too large for an array
         return None
     columns = save(arrays)
     text = (folder / METRICS).read_bytes()
@@ -73,7 +73,7 @@ def _as_array(column: list[float | int]) -> np.ndarray:
 
 
 def from_columns(columns: bytes) -> Iterator[bytes]:
-    """The lines of METRICS. Raises RunError for bytes that `to_columns` does not make."""
+    """The lines of METRICS. Raises RunError for bytes that are not from `to_columns`."""
     try:
         arrays = load(columns)
         layouts = json.loads(arrays.pop(LAYOUTS).tobytes())

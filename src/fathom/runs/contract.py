@@ -1,4 +1,4 @@
-"""The contract of a connection of one's own: checked before it is trained.
+"""The contract of a user's own connection, checked before training.
 
 docs/library.md, "Your own connection", lists the checks.
 """
@@ -27,21 +27,21 @@ PERTURBED = 0.1
 """Standard deviation of noise on parameters: zeros hide leaks and gradients."""
 
 TOLERANCE = 1e-5
-"""Of logits, relative to the largest: a hundred roundings of float32, 2⁻²⁴ each."""
+"""Tolerance of logits relative to the largest: over a hundred float32 roundings of 2⁻²⁴."""
 
 
 class Check(NamedTuple):
-    """A part of the contract and what was found."""
+    """A part of the contract and its result."""
 
     name: str
     text: str
     failed: bool = False
     value: float = math.nan
-    """The number in the text, of a check that measures one to be used."""
+    """The measured number in the text, if there is one."""
 
 
 def check_contract(problem: Problem, backend: Backend) -> None:
-    """Raise ConfigError, a line for each broken part; nothing for connections of fathom's own."""
+    """Raise ConfigError with a line for each broken part; does nothing for fathom's connections."""
     connection = problem.network.connection
     if not isinstance(connection, ModuleConnection):
         return
@@ -52,9 +52,9 @@ def check_contract(problem: Problem, backend: Backend) -> None:
 
 
 def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
-    """Every check of a module at its initial numbers.
+    """Every check of a module at its initial parameters.
 
-    Raises ConfigError for wrong shapes, and for what a pass raises.
+    Raises ConfigError for wrong shapes, and for errors raised in a pass.
     """
     with OwnCode(problem.network.connection.settings.module):
         yield from _examine(problem, backend)
@@ -100,10 +100,10 @@ def plain_problem(problem: Problem) -> Problem:
 
 
 def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
-    """[L]: norms of the first step's gradients of each layer, relative to their mean."""
+    """Norms of the first step's gradients by layer, relative to their mean, [L]."""
     trainer = trainer_for(problem, backend, problem.initial_parameters())
     take_step(problem, trainer, 0)
-    # After a step the average of gradients is the gradient times a constant.
+    # After one step the optimiser's first moment is the gradient times a constant.
     stacks = [v for name, v in trainer.state().items() if name.startswith("m.block.")]
     squares = sum((s.astype(np.float64) ** 2).reshape(len(s), -1).sum(axis=1) for s in stacks)
     norms = np.sqrt(squares)
@@ -123,20 +123,20 @@ def _seeds(connection: ModuleConnection, seed: int) -> Check:
 
 
 class Watched:
-    """A connection whose functions are watched in a pass: shapes, types, order."""
+    """A connection that checks shapes and types in a pass and records the order of calls."""
 
     def __init__(self, whole: ModuleConnection) -> None:
         self.whole = whole
         self.calls: list[int] = []
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """All else is the connection's."""
+        """Every other attribute is the connection's."""
         return getattr(self.whole, name)
 
     def through(
         self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
     ) -> tuple[Array, MixingTrace | None]:
-        """A pass. Raises ConfigError for another shape or type than the input's."""
+        """Run a pass. Raises ConfigError for a shape or type that is not the input's."""
         self.calls = []
         wanted = _form(x)
 
@@ -176,7 +176,7 @@ def _form(x: object) -> str:
 def _gradients(
     problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
 ) -> Iterator[Check]:
-    """Parameters without a finite gradient, at the start and at perturbed numbers."""
+    """Check that finite gradients reach all parameters, at the start and when perturbed."""
     prefix, names = "connection.", list(problem.network.parameters())
     own = [name for name in names if name.startswith(prefix)]
     zeros, wild = [], []
@@ -201,9 +201,9 @@ def _gradients(
 def _causality(
     problem: Problem, plain: Problem, backend: Backend, params: dict[str, np.ndarray]
 ) -> Iterator[Check]:
-    """Whether later tokens change earlier outputs, where they do not in the plain network.
+    """Check that later tokens do not change earlier outputs, unless they do in the plain network.
 
-    Of one window at every place: from there on it has other tokens.
+    One window is tested at every place: from there on it gets other tokens.
     """
     inputs = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
     tokens = inputs.get("tokens")
@@ -251,13 +251,13 @@ def _logits(
     params: dict[str, np.ndarray],
     inputs: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """The logits of a first batch, or of these inputs."""
+    """The logits of the first batch, or of the given inputs."""
     infer = trainer_for(problem, backend, params).infer
     given = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
     return Trained(problem, backend.ops, infer).logits(given if inputs is None else inputs)
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference, relative to the largest number; NaN counts as none."""
+    """The largest difference, relative to the largest number of `other`; NaN is ignored."""
     largest = np.nanmax(np.abs(other), initial=0.0)
     return float(np.nanmax(np.abs(one - other), initial=0.0) / max(largest, 1e-30))

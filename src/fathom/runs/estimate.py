@@ -1,4 +1,4 @@
-"""Estimate how long training takes: from operations, corrected by what was timed here."""
+"""Estimate training times from operations, corrected by runs that were timed here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STARTUP_SECONDS = 4.0
 
 LAYER_SECONDS = 1.5e-3
 OPERATIONS_PER_SECOND = 3e10
-"""A guess at one CPU core: the overhead of a layer in a step, and the rate of matrix products.
+"""Assumed speed of one CPU core: overhead of a layer in a step, and rate of matrix products.
 
-In the depth studies of the default scale PyTorch took 0.4 to 0.8 of what these give, MLX 1.2 to
-2.1; dynamic connections in small networks took up to nine times as much.
+In the depth studies of the default scale PyTorch took 0.4 to 0.8 times this estimate, MLX 1.2 to
+2.1 times; dynamic connections in small networks took up to nine times.
 """
 
 
@@ -42,10 +42,10 @@ def assumed_seconds(specs: Iterable[Spec]) -> float:
 def estimate_from_runs(
     config: Config, timed: Sequence[Run], left: Sequence[Cell]
 ) -> dict[Cell, float]:
-    """Seconds to train each of the cells left, from runs that were timed here.
+    """Seconds to train each of the remaining cells, from runs that were timed here.
 
-    Estimated from the median time of matching cells (study, depth, variant, backend). Without one:
-    from the operations, scaled by how much longer than assumed its backend has taken here.
+    The estimate is the median time of matching cells (study, depth, variant, backend). Without one,
+    it is the assumed time times the median ratio of measured to assumed times of its backend.
     """
 
     @cache  # the same for all seeds and backends

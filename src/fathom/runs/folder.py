@@ -1,6 +1,6 @@
 """The format of run folders: write, read and check the files of a trained cell.
 
-A run is complete once `manifest.json` is there, which is written last. Until then the folder holds
+A run is complete once `manifest.json` exists, which is written last. Until then the folder holds
 `.partial/`: a checkpoint with the rows so far, from which a killed training resumes.
 """
 
@@ -43,7 +43,7 @@ FORMAT = 2
 """The version of this format; no other is read."""
 
 SPEC, METRICS, MIXING = "spec.json", "metrics.jsonl", "mixing.safetensors"
-"""The spec; a row of metrics for each step; the connection's matrices after the last."""
+"""The spec; a row of metrics for each step; the connection's matrices after the last step."""
 
 FILES = (SPEC, METRICS, MIXING)
 """Files of every run, besides the manifest."""
@@ -52,16 +52,16 @@ MANIFEST = "manifest.json"
 RUN_FILES = (*FILES, MANIFEST)
 
 WEIGHTS = "weights.safetensors"
-"""The last parameters: a run holds them too if its study asks for it."""
+"""The final parameters; a run holds them if its study asks for them."""
 
 VERDICT = "verdict.json"
 """Result of the check of a run on arrival. It stays on this machine: no bundle carries it."""
 
 PARTIAL = ".partial"
-"""The folder of a training that is not over."""
+"""The folder of an unfinished training."""
 
 MAX_ROW = 2**20
-"""Characters of a line of metrics."""
+"""Maximum number of characters read as one line of metrics."""
 
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class RunError(UserError):
 
 
 class Device(Settings):
-    """Where a run was computed."""
+    """The framework and device of a run."""
 
     framework: TableText = ""
     framework_version: TableText
@@ -83,14 +83,14 @@ class Device(Settings):
 
 
 class ListedFile(Settings):
-    """A file of a run, as it was written."""
+    """The hash and size of a file of a run."""
 
     sha256: PlainText
     bytes: NonNegative
 
 
 class Manifest(Settings):
-    """`manifest.json`: what was computed, where, with what, and the hashes of its files."""
+    """`manifest.json`: cell, spec, code and platform of a run, and the hashes of its files."""
 
     format: int
     cell: PlainText
@@ -140,7 +140,7 @@ def platform_name(kind: str, device: str, system: str) -> str:
 
 
 def run_folder(results: Path, cell: Cell) -> Path:
-    """Where the cell's run is, or will be."""
+    """The folder for the cell's run, which may not exist yet."""
     return results / "runs" / cell.path()
 
 
@@ -187,23 +187,23 @@ def write_run(
 
 
 def manifest_hash(manifest: dict[str, Any]) -> str:
-    """A hash over all fields of a manifest but `sha256`, where it is kept."""
+    """SHA-256 of all fields of a manifest except `sha256`, which holds it."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 NONFINITE = ("nan", "inf", "-inf")
-"""The kinds of numbers that are written by name."""
+"""Non-finite numbers, which are written by name."""
 
 
 ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
 def encode_row(row: Row) -> str:
-    """A row as one line of JSON: non-finite numbers are null, and `nonfinite` says which kind."""
+    """A row as one line of JSON: non-finite numbers are null, and `nonfinite` holds their kinds."""
     try:
         return ENCODER.encode(row) + "\n"
-    except ValueError:  # hardly any row has one
+    except ValueError:  # a non-finite number, which is rare
         kinds = {
             k: repr(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)
         }
@@ -212,7 +212,7 @@ def encode_row(row: Row) -> str:
 
 
 def decode_row(line: str) -> Row:
-    """The inverse of `encode_row`. Raises ValueError for what it does not write."""
+    """The inverse of `encode_row`. Raises ValueError for any other text."""
     row = from_json(line, allow_inf_nan=False)
     kinds = row.pop("nonfinite", {})
     if math.inf in row.values() or -math.inf in row.values():  # as it reads 1e400
@@ -261,7 +261,7 @@ def read_rows(folder: Path, steps: int | None = None) -> list[Row]:
 
 
 def _each_row(file: Path) -> Iterator[Row]:
-    """Yield one row after the other: the file may be larger than memory."""
+    """Yield rows one by one: the file may be larger than memory."""
     number = 1
     try:
         with file.open(encoding="utf-8") as opened:
@@ -326,7 +326,7 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
     try:
         shapes = problem.network.connection.matrix_shapes()
         parameters = problem.network.parameters() if spec.weights else {}
-    except ConfigError as error:  # today's code refuses its settings, or its own file is not here
+    except ConfigError as error:  # settings that today's code refuses, or a missing user module
         raise RunError(f"{folder}/{SPEC}: {error}") from error
     _check_rows(folder / METRICS, problem)
     _check_arrays(folder / MIXING, shapes)
@@ -396,7 +396,7 @@ def _column_of(name: str, allowed: Mapping[str, StepMetric]) -> _Column:
 
 
 def _wrong(row: Row, column_of: Callable[[str], _Column], events: int) -> Iterator[tuple[str, str]]:
-    """The metrics that a row cannot have so, and why; `events`: how many there are so far."""
+    """(metric, reason) for each invalid metric of a row; `events`: non-finite events so far."""
     yield from ((name, "") for name in ALWAYS if name not in row)
     for name, value in row.items():
         metric, (low, high) = column_of(name)

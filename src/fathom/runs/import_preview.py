@@ -39,7 +39,7 @@ MAX_REASONS = 5
 
 @dataclass(frozen=True)
 class ImportPreview:
-    """A run of a bundle, and what an import would make of it."""
+    """A run of a bundle, and the predicted outcome of its import."""
 
     cell: Cell
     platform: str
@@ -52,7 +52,7 @@ class ImportPreview:
 def preview_import(config: Config, file: Path) -> list[ImportPreview]:
     """Check a bundle as an import does, and predict the outcome for each run.
 
-    Raises BundleError if the bundle would be refused whatever is there.
+    Raises BundleError if the bundle would be refused whatever runs exist.
     """
     planned, kept = set(config.cells()), _kept_manifests(config, file)
 

@@ -14,10 +14,10 @@ from fathom.system.text import format_duration
 from fathom.train import Chunk
 
 LOG_LINES = 10
-"""About how many lines a quick training leaves in a log."""
+"""Approximate number of log lines of a quick training."""
 
 QUIET_SECONDS = 30.0
-"""A slow training leaves a line at least this often, as soon as steps are done."""
+"""Maximum time between log lines of a slow training, plus the time of its current step."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     columns = (
-        SpinnerColumn(),  # moves while a step takes its time
+        SpinnerColumn(),  # moves during a slow step
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.completed}/{task.total}  {task.fields[metrics]}"),

@@ -1,9 +1,9 @@
 """Replay: check whether today's code repeats runs that were made elsewhere.
 
-A *group* is the imported runs of one study, depth, variant and backend that one platform made with
-one code. Today's code trains the first of them again for a few steps, every other for one, and
-compares its metrics with those of the run. Verdicts of runs keep the outcomes. A run can also be
-repeated whole.
+A *group* holds the imported runs of one study, depth, variant and backend that one platform made
+with one code. Today's code repeats a few steps of the first run and one step of every other, and
+compares the metrics. The outcomes are kept in the verdicts of the runs. A run can also be repeated
+as a whole.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from fathom.train import Chunk, step_rows, take_step, trainer_for
 RELATIVE = ("loss", "grad_norm")
 LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
 COMPARED = (*RELATIVE, *LOGARITHMS)
-"""Metrics that are compared where a run has them: relatively, or, logarithms, by difference."""
+"""Metrics that are compared if a run has them: LOGARITHMS by difference, others relatively."""
 
 TOLERANCES = {"loss": (1e-4, 1e-3), "grad_norm": (1e-3, 1e-2)}
 TOLERANCES_OF_GAINS = (1e-4, 1e-2)
-"""The largest differences on another platform at step 0, and after it; of other metrics than these
-as of gains. What they rest on is in docs/definitions.md, "Replay"."""
+"""Largest differences on another platform, at step 0 and after it; metrics without an entry have
+TOLERANCES_OF_GAINS. Reasons: docs/definitions.md, "Replay"."""
 
 MAX_WHY = 400
-"""Characters of an outcome's details."""
+"""Maximum number of characters of an outcome's details."""
 
 
 class Comparison(NamedTuple):
-    """How rows of two trainings compare: the fields of a Replay."""
+    """Result of comparing the rows of two trainings; its fields are also those of a Replay."""
 
     outcome: str
     why: str
@@ -61,14 +61,14 @@ class Comparison(NamedTuple):
 def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[GroupReplay]:
     """Replay every group of the runs; writes nothing.
 
-    A group that cannot be repeated is an outcome, not an error. Runs of a group that follow one
-    that does not agree are not repeated.
+    A group that cannot be repeated is an outcome, not an error. Runs after the first that does not
+    agree are not repeated.
     """
     for group in group_runs(runs):
         spec = config.spec(group[0].cell)
         code, replays = training_code_hash(spec), []
         for place, run in enumerate(group):
-            known = read_verdict(run.folder, run.manifest).replay  # of a subset with other seeds
+            known = read_verdict(run.folder, run.manifest).replay  # perhaps from a smaller group
             steps = max(steps_to_repeat(spec, place), known.steps if known else 0)
             found = repeat(run, compute, steps)
             replays.append(Replay(code=code, steps=steps, **found._asdict()))
@@ -100,7 +100,7 @@ def repeat(run: Run, compute: Compute, steps: int) -> Comparison:
 
 
 def _like(manifest: Manifest, compute: Compute) -> Compute:
-    """The settings with a run's device, and its threads as far as they are here."""
+    """The settings with a run's device and its threads, at most those of this machine."""
     threads = max(min(manifest.threads, os.cpu_count() or 1), 1)
     return compute.model_copy(update={"device": manifest.device.kind, "threads": threads})
 
@@ -108,7 +108,7 @@ def _like(manifest: Manifest, compute: Compute) -> Compute:
 def replay_whole(
     folder: Path, compute: Compute, on_chunk: Callable[[Chunk], None]
 ) -> tuple[int, Comparison]:
-    """Train the run in `folder` again to its end, and compare every step; how many there are.
+    """Train the run in `folder` again and compare every step; returns (steps, comparison).
 
     Raises RunError for a run that is damaged, BackendError or DataError where it cannot be trained.
     """
@@ -127,7 +127,7 @@ def replay_whole(
 
 
 def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
-    """The step metrics of the first steps, collected as training does: the first one alone."""
+    """The metrics of the first steps, collected as in training: step 0 alone, then the others."""
     trainer = trainer_for(problem, backend, problem.initial_parameters())
     rows: list[Row] = []
     for chunk in (range(1), range(1, steps)):

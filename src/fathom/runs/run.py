@@ -1,4 +1,4 @@
-"""A run folder, and what validation found out about it."""
+"""A run folder and the result of its validation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run:
     cell: Cell
     folder: Path
     platform: str
-    """Where it was measured, as a name for a folder; empty if no manifest says so."""
+    """The platform of the run, usable as a folder name; empty if unknown."""
     status: str
     """One of STATUSES."""
     reason: str
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def explanation(self) -> str:
-        """The reason, in as much detail as is known."""
+        """The reason, with details if there are any."""
         return self.details or self.reason
 
     @property

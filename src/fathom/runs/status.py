@@ -32,7 +32,7 @@ class Status:
 
     @property
     def seconds(self) -> float:
-        """An estimate of the seconds to train all that are left, on one core."""
+        """Estimated seconds to train all remaining cells on one core."""
         return sum(self.left_seconds.values())
 
     @property
@@ -41,7 +41,7 @@ class Status:
         return count_statuses(self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The status as data for JSON."""
         return {
             "counts": self.counts,
             "left": [cell.path() for cell in self.left],
@@ -63,7 +63,7 @@ class Status:
 def trainable(config: Config, installed: Collection[str]) -> tuple[list[Cell], list[str]]:
     """The cells that can be trained here, and a line for each reason why others are left out.
 
-    `installed`: backends. With `train: false` there are none of either.
+    `installed`: the installed backends. With `train: false` both are empty.
     """
     cells = config.cells() if config.train else []
     needs = {name: study.dataset for name, study in config.studies.items() if study.dataset}
@@ -87,7 +87,7 @@ def trainable(config: Config, installed: Collection[str]) -> tuple[list[Cell], l
 
 
 def count_statuses(runs: Sequence[Run]) -> dict[str, int]:
-    """Count the runs of each status, in the order of STATUSES; absent if there are none."""
+    """Number of runs by status, in the order of STATUSES; statuses without runs are absent."""
     counter = Counter(run.status for run in runs)
     return {status: counter[status] for status in STATUSES if counter[status]}
 

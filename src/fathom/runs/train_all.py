@@ -56,9 +56,9 @@ SHALLOW = 4
 def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     """Seconds that these trainings take here one after the other, evaluations included.
 
-    Times a few steps of the longest of each variant, and an evaluation of a shallow network, which
-    is taken to be as many steps for every network of its backend. Raises UserError if one cannot be
-    trained here.
+    Times a few steps of the longest training of each variant, and an evaluation of a shallow
+    network. An evaluation is assumed to take the same number of steps in all networks of a backend.
+    Raises UserError if a network cannot be trained here.
     """
     by_variant = {(spec.backend, spec.variant): spec for spec in reversed(specs)}
     of_backend = {spec.backend: spec for spec in reversed(specs)}
@@ -79,7 +79,7 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
 
 
 def _evaluation(spec: Spec, compute: Compute) -> tuple[float, float]:
-    """(Seconds before the first step, an evaluation in steps) of a shallow network."""
+    """(seconds before the first step, time of an evaluation in steps) of a shallow network."""
     shallow = spec.model_copy(update={"depth": min(spec.depth, SHALLOW)})
     at_start, evaluation = time_measurements(shallow, compute)
     return at_start, evaluation / time_step(shallow, compute)
@@ -104,16 +104,16 @@ def train_each(
             try:
                 yield pending[future], future.result()
             except BrokenProcessPool:
-                # By the system, out of memory perhaps. The pool gives up its other cells too.
+                # Killed by the system, perhaps out of memory. The pool also drops its other cells.
                 yield pending[future], "a worker was killed; run it again to go on"
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, cells that wait do not start
 
 
 def _end_with_parent() -> None:
-    """End this worker with its parent, or it would go on writing beside the next one.
+    """End this worker with its parent: otherwise it would write beside the next one.
 
-    Ctrl-C ends it too: the pool's own loop would take the next cell.
+    Ctrl-C ends it too: otherwise the pool's own loop would take the next cell.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()

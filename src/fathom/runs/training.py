@@ -67,10 +67,10 @@ def run_cell(
 ) -> str:
     """Train a cell into `folder`, resuming from a matching checkpoint; returns its outcome.
 
-    `on_chunk` is called with the rows as they come. Writes nothing but `.partial/` before the
-    training is over. Raises BackendError if the framework, the device or memory is missing,
-    RunError if another process trains into `folder`, ConfigError for a connection of one's own that
-    breaks its contract.
+    `on_chunk` is called with the rows as they come. Only `.partial/` is written before the training
+    is over. Raises BackendError if the framework, the device or memory is missing, RunError if
+    another process trains into `folder`, ConfigError for a user's own connection that breaks its
+    contract.
     """
     compute = compute or Compute()
     started = datetime.now(UTC)
@@ -116,7 +116,7 @@ def run_cell(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training into `folder`. Raises RunError if one does so already."""
+    """Keep other processes from training into `folder`. Raises RunError if one is doing so."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
@@ -139,7 +139,7 @@ def learned_mixing(
 
 
 def environment(backend: Backend, threads: int) -> dict[str, Any]:
-    """Versions, system and device, and nothing that identifies a user or a machine."""
+    """Versions, system and device, without anything that identifies a user or a machine."""
     return {
         "fathom": fathom.__version__,
         "git": code_hash.git_version(),
@@ -157,7 +157,7 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
 
 
 def arithmetic(backend: Backend) -> dict[str, str]:
-    """Versions of compilers, the instructions that kernels use, and what the user set of either."""
+    """Versions of compilers, instructions of kernels, and environment variables that set either."""
     found = backend.arithmetic()
     for package in ("numba", "llvmlite"):
         with suppress(metadata.PackageNotFoundError):
@@ -175,13 +175,13 @@ def digits_of(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same_digits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two environments or manifests give the same last digits, as far as both say."""
+    """Whether two environments or manifests give the same last digits, as far as both are known."""
     known = [name for name in DIGITS if name != "arithmetic" or (one[name] and other[name])]
     return all(one[name] == other[name] for name in known)
 
 
 def connect(spec: Spec, compute: Compute) -> Backend:
-    """Connect to the spec's backend, and let its data sets be found. Raises BackendError."""
+    """Connect to the spec's backend and set the folder of data sets. Raises BackendError."""
     os.environ[datasets.ENVIRONMENT] = compute.data
     return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
 
@@ -197,14 +197,14 @@ def load_trained(folder: Path, compute: Compute) -> Trained:
 def evaluate_run(folder: Path, compute: Compute) -> dict[str, float]:
     """Compute the task's metrics of the trained network again, from the weights of a run.
 
-    Raises RunError if it has none, or is damaged.
+    Raises RunError if the run has no weights, or is damaged.
     """
     trained = load_trained(folder, compute)
     return trained.problem.at_evaluation(trained.ops, trained.infer, is_last=True)
 
 
 def time_step(spec: Spec, compute: Compute) -> float:
-    """Seconds of a training step here: the median of the last three of a few.
+    """Seconds of a training step here: the median of the last three of up to TIMED_STEPS steps.
 
     The first may compile; on CUDA the first three go without the graph that the fourth records.
     Starts no further step after TIMING_SECONDS, and writes nothing. Raises BackendError or
@@ -225,7 +225,7 @@ def time_step(spec: Spec, compute: Compute) -> float:
 
 
 def time_measurements(spec: Spec, compute: Compute) -> tuple[float, float]:
-    """Seconds of what is measured before the first step, and of one evaluation, here."""
+    """(seconds of the measurements before the first step, seconds of one evaluation) here."""
     problem, backend = Problem(spec), connect(spec, compute)
     with memory_errors():
         params = problem.initial_parameters()

@@ -1,4 +1,4 @@
-"""Which code a cell's training depends on: its task, recipe, connection, backend and metrics."""
+"""The code that a cell's training depends on: task, recipe, connection, backend and metrics."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def starts(spec: Spec) -> set[str]:
 
 
 def metrics_code(task_names: Iterable[str]) -> list[str]:
-    """Where the code of metrics begins, for `code_hash`: these tasks, and the registries."""
+    """Roots of the code of metrics, for `code_hash`: these tasks' modules and the registries."""
     modules = [f"fathom.tasks.{name}" for name in sorted(set(task_names))]
     return modules + [
         f"{module}:{registry}[*]"
@@ -67,7 +67,7 @@ def _names(objects: Iterable[Any]) -> set[str]:
 
 
 CHECKS = ("fathom.settings:", "fathom.system.errors:", "fathom.system.text:")
-"""Modules left out: they check settings, which the spec records, and word messages."""
+"""Modules left out of hashes: they check settings, which the spec records, and word messages."""
 
 
 @cache  # the same for thousands of cells

@@ -1,7 +1,7 @@
-"""Judge run folders, and find those of a config.
+"""Judge run folders, and find the run folders of a config.
 
-Everyone who needs to know whether a run is current asks `validate_run`: tables, reports, `fathom
-status`, `verify`, `train` and `train-all`, and Snakemake's plan. Nothing here writes.
+`validate_run` alone decides whether a run is current: for tables, reports, `fathom status`,
+`verify`, `train` and `train-all`, and Snakemake's plan. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
     """Judge the run in `folder` by its manifest, the spec and today's code.
 
     Its files are compared with the hashes in the manifest. Their content was checked when the run
-    arrived (`receive_run`); it is checked here where no verdict says so.
+    arrived (`receive_run`); it is checked here if no verdict says so.
     """
     manifest: Manifest | None = None
 
@@ -64,7 +64,7 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
 
 
 def _inside(folder: Path, error: RunError) -> str:
-    """The message, with its file as seen from the folder."""
+    """The message, with its file relative to the folder."""
     return str(error).removeprefix(f"{folder}/")
 
 
@@ -87,7 +87,7 @@ def why_again(folder: Path, spec: Spec) -> str:
 
 
 def summarize_reasons(reasons: Sequence[str]) -> str:
-    """One line: how many runs are trained again, and the three most frequent reasons."""
+    """One line with the number of runs that train again and the three most frequent reasons."""
     most = Counter(reasons).most_common(3)
     more = "; `fathom status` names the others" if len(set(reasons)) > len(most) else ""
     each = "; ".join(f"{why} ({n})" for why, n in most)
@@ -97,8 +97,8 @@ def summarize_reasons(reasons: Sequence[str]) -> str:
 def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     """The recorded definitions that have changed or are gone.
 
-    Definitions that are reached only today do not matter by themselves: to use one, something that
-    was recorded would have to have changed.
+    Definitions that are reached only today do not count: code that came to use one has a recorded
+    definition that changed.
     """
     return sorted(name for name, digest in recorded.items() if now.get(name) != digest)
 
@@ -120,7 +120,7 @@ def find_runs(config: Config) -> list[Run]:
     """Every run of the config's cells, trained here or imported, judged as `validate_run` does.
 
     A cell without any run has one of status `missing`. With `train: false`, runs of this machine
-    are ignored. Raises RunError where nothing can count.
+    are ignored. Raises RunError if nothing can count.
     """
     imported: dict[Cell, list[Run]] = {}
     for run in imported_runs(config):
@@ -137,9 +137,9 @@ def find_runs(config: Config) -> list[Run]:
 
 
 def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
-    """Every imported run of the config's cells, or of these studies', judged.
+    """Every imported run of the config's cells, or of the cells of these studies, judged.
 
-    Raises RunError if there is no run where no other could count.
+    Raises RunError if there is none and `train: false` leaves no other run.
     """
     platforms = imported_platforms(Path(config.results))
     runs = [
@@ -172,10 +172,10 @@ def _validate_imported(folder: Path, spec: Spec, platform: str) -> Run:
 
 
 def _apply_replay(run: Run, replay: GroupReplay) -> Run:
-    """An imported run of the present spec: a replay decides, or else the code that it names.
+    """The imported run of the present spec, judged by its replay or else by the code it names.
 
-    Anybody can copy the hashes of today's code. So where the device is here, a run that names them
-    is repeated as any other.
+    Anybody can copy the hashes of today's code. So a run that names them is repeated like any
+    other, if its device is here.
     """
     outcome = replay.outcome
     if run.counts and outcome in ("waits", "unavailable"):

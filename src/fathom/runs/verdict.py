@@ -1,4 +1,4 @@
-"""The verdict of a run: `verdict.json` beside it, the one place that keeps what checks found.
+"""The verdict of a run: `verdict.json` in its folder, the only record of its checks.
 
 It holds for the manifest that it names and is void for any other. It stays on this machine: no
 bundle carries it.
@@ -20,8 +20,8 @@ from fathom.settings import NonNegative, Number, PlainText, Settings, validate
 from fathom.system.files import write_json
 
 STEPS = 3
-"""How many steps of a group's first run are repeated: the second and third have updates behind
-them. Of every other run step 0 is, which its seed decides."""
+"""Number of steps of a group's first run to repeat: the second and third follow updates. Of every
+other run step 0 is repeated, which its seed decides."""
 
 NOT_REPEATED = "not repeated here"
 """Statement for runs that wait for a replay, or whose device is not on this machine."""
@@ -35,17 +35,17 @@ class Replay(Settings):
     steps: NonNegative
     outcome: Literal["agrees", "differs", "unavailable"]
     why: PlainText
-    """The details of the outcome: how exactly, or what differs."""
+    """The details of the outcome: the precision, the difference or the error."""
     differences: dict[PlainText, Number | None]
     """The largest difference of each metric; None where only one side is finite."""
 
 
 class Verdict(Settings):
-    """`verdict.json`: whether the content of a run was checked, and what today's code repeats."""
+    """`verdict.json`: whether the content of a run was checked, and the outcome of its replay."""
 
     format: Literal[1] = 1
     manifest: PlainText
-    """The `sha256` of the manifest; of a run with another this says nothing."""
+    """The `sha256` of the manifest; the verdict is void for any other."""
     content: Literal["valid", "unchecked"] = "valid"
     replay: Replay | None = None
 
@@ -59,7 +59,7 @@ def receive_run(folder: Path, cell: Cell) -> Manifest:
 
 
 def read_verdict(folder: Path, manifest: Manifest) -> Verdict:
-    """The verdict of the run with this manifest; an empty one where there is none."""
+    """The verdict of the run with this manifest; an empty one if there is none."""
     nothing = Verdict(manifest=manifest.sha256, content="unchecked")
     try:
         verdict = read_with(partial(validate, Verdict), folder / VERDICT)
@@ -69,22 +69,22 @@ def read_verdict(folder: Path, manifest: Manifest) -> Verdict:
 
 
 def replay_file(config: Config, study: str, backend: str) -> Path:
-    """Where `fathom replay` lists the groups of a study on a backend, for people and Snakemake."""
+    """File where `fathom replay` lists a study's groups on a backend, for people and Snakemake."""
     return Path(config.report_folder) / "replay" / study / f"{backend}.txt"
 
 
 def steps_to_repeat(spec: Spec, place: int) -> int:
-    """How many steps of the run at this place of a group are repeated."""
+    """Number of steps to repeat of the run at this place of a group."""
     return 1 if place else min(STEPS, spec.steps)
 
 
 @dataclass(frozen=True)
 class GroupReplay:
-    """The replays of a group: runs that differ in nothing but the seed. They count together."""
+    """The replays of a group: runs that differ only in the seed. They count together."""
 
     runs: Sequence[Run]
     replays: Sequence[Replay | None]
-    """One for each run; None where there is none of today's code that is long enough."""
+    """One for each run; None if today's code has not repeated enough of its steps."""
 
     @property
     def _decisive(self) -> int | None:
@@ -103,8 +103,8 @@ class GroupReplay:
     def statement(self) -> str:
         """The outcome in words, as in "today's code repeats 3 steps of seed 0, step 0 of all".
 
-        Tables and reports say no more than this: the details depend on the machine that replayed,
-        and the same runs must make the same tables everywhere.
+        Tables and reports show only this: the details depend on the machine that replayed, and the
+        same runs must make the same tables everywhere.
         """
         if self.outcome in ("waits", "unavailable"):
             return NOT_REPEATED
@@ -140,7 +140,7 @@ class GroupReplay:
 
 
 def read_replays(config: Config, group: Sequence[Run]) -> GroupReplay:
-    """The replays of a group by today's code, as its verdicts have them."""
+    """The replays of a group by today's code, read from its verdicts."""
     spec = config.spec(group[0].cell)
     code = training_code_hash(spec)
 

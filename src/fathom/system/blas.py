@@ -21,7 +21,7 @@ def preload() -> str | None:
     """Load the first tuned BLAS that is installed; call it before `mlx.core` is imported.
 
     Returns its name, `reference` if there is none or it is switched off, and None on systems where
-    MLX has a tuned one of its own.
+    MLX has its own tuned BLAS.
     """
     if sys.platform != "linux":
         return None

@@ -1,7 +1,7 @@
-"""Functions of NumPy arrays in loops, which numba compiles.
+"""Compile functions that loop over NumPy arrays, with numba.
 
 The first call in a process takes half a second, and the first call ever a few tenths more for each
-function: what was compiled is kept beside its file.
+function: compiled code is kept beside the function's file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 compiled = partial(_compile, fastmath={"reassoc", "contract"})
-"""Options of numba: sums in any order, as in a matrix product; infinities and NaN kept."""
+"""Decorator: sums in any order, as in a matrix product; infinities and NaN are kept."""
 
 compiled_in_order = partial(_compile, fastmath=False)
-"""Options of numba: operations in the written order."""
+"""Decorator: operations in the written order."""

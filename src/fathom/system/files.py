@@ -22,8 +22,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def file_to_write(path: Path) -> Path:
     """The file that a write to `path` creates or replaces; links are followed, broken ones too.
 
-    Raises UserError where something is there that is no regular file. To replace a device would
-    break the machine, and a pipe whoever reads it.
+    Raises UserError if `path` exists and is not a regular file. Replacing a device would break the
+    machine, and replacing a pipe its readers.
     """
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else stat.filemode(path.stat().st_mode)[0]
@@ -48,7 +48,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, and rename the file to `path` if the block succeeds.
 
     Creates parent folders. After an error the temporary file is gone and `path` is unchanged.
-    Raises UserError for what is no regular file.
+    Raises UserError if `path` exists and is not a regular file.
     """
     target = file_to_write(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,10 +65,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(folder: Path, seconds: float = -1) -> Iterator[None]:
-    """Keep other processes that call this out of the folder; the end of the process frees it.
+    """Lock the folder against other processes that call this, until the block or process ends.
 
-    A killed process leaves the file `.lock`, which keeps no one out. Raises filelock.Timeout if
-    another process still has the folder after `seconds`; -1 waits for ever.
+    A killed process leaves the file `.lock`, which locks nothing. Raises filelock.Timeout if
+    another process still holds the lock after `seconds`; -1 waits for ever.
     """
     lock = folder / ".lock"
     with FileLock(lock).acquire(seconds):
@@ -89,7 +89,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: Path, data: Any) -> None:  # noqa: ANN401, whatever JSON can hold
+def write_json(path: Path, data: Any) -> None:  # noqa: ANN401, any JSON data
     """Replace `path` by indented JSON atomically. Raises ValueError for NaN and infinity."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 

@@ -35,8 +35,8 @@ def cpu_model() -> str:
 def processor() -> str:
     """The processor in full, as in 'AMD EPYC, family 26, model 2, stepping 1, avx512f'.
 
-    Libraries choose their arithmetic, and with it last digits, by more than the name: on Linux this
-    adds family, model, stepping and the widest vector extension.
+    Libraries choose their arithmetic, and thus the last digits, by more than the name: on Linux
+    this adds family, model, stepping and the widest vector extension.
     """
     try:
         text = CPUINFO.read_text(encoding="utf-8")
@@ -76,4 +76,4 @@ def keep_freed_memory() -> None:
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(m_trim_threshold, -1)  # never give back the top of the heap …
     mallopt(m_mmap_max, 0)  # … take large arrays from the heap too …
-    mallopt(m_arena_max, 1)  # … and from one heap, whichever thread asks
+    mallopt(m_arena_max, 1)  # … and use one heap for all threads

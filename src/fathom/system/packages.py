@@ -7,7 +7,7 @@ import importlib.util
 
 
 def is_installed(framework: str) -> bool:
-    """Whether a distribution provides the module: a folder left behind by one is not enough."""
+    """Whether a distribution provides the module; a folder left behind does not count."""
     module = importlib.util.find_spec(framework)
     if module is None:
         return False

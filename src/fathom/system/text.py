@@ -29,11 +29,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
 
 
-def load_json(text: str) -> Any:  # noqa: ANN401, whatever JSON can hold
+def load_json(text: str) -> Any:  # noqa: ANN401, any JSON data
     """The data of a JSON text. Raises ValueError, or RecursionError for one nested too deeply.
 
-    Refused are a key that is there twice, and a lone surrogate, which JSON can escape but no table
-    or terminal takes.
+    A duplicate key is refused, and so is a lone surrogate, which JSON can escape but no table or
+    terminal accepts.
     """
     data = json.loads(text, object_pairs_hook=_object)
     json.dumps(data, ensure_ascii=False).encode()

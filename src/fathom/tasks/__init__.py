@@ -1,8 +1,7 @@
-"""Tasks: what is learned. A task is one file, found by its name.
+"""Learning tasks. A task is one file, found by its name.
 
-It owns everything that is its own: the settings of its model, the network, the data set it needs,
-batches, the loss, its metrics and its score, when a run counts as diverged, and how its results are
-presented. No other file names a task.
+It defines the settings of its model, the network, the data set, batches, the loss, its metrics and
+its score, the test for divergence, and the presentation of its results. No other file names a task.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from fathom.settings import ConfigError, Registry, Settings, unknown, validate
 from fathom.spec import Spec
 
 TASKS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
-"""Every task: adding one adds a file."""
+"""Names of all tasks; a new task is a new file."""
 
 NOISE_STREAM = 0x6E6F697365
-"""Keeps what connections draw apart from batches and initial parameters."""
+"""Keeps random numbers of connections apart from those of batches and initial parameters."""
 
 
-# --- what a task may measure with ---------------------------------------------------------------
+# --- networks to measure ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Untrained:
 
     @cached_property
     def block_inputs(self) -> list[np.ndarray]:
-        """What enters each block in a forward pass on the first batch, in float64."""
+        """The input of each block in a forward pass on the first batch, in float64."""
         inputs = self.problem.block_inputs(self.ops, self.params)
         return [self.ops.to_numpy(x).astype(np.float64) for x in inputs]
 
@@ -67,26 +66,26 @@ Inference = Callable[
 
 @dataclass(frozen=True)
 class Trained:
-    """A problem's network as it is: after the last step, or at an evaluation before it."""
+    """A problem's network after the last step, or at an evaluation before it."""
 
     problem: Problem
     ops: Ops
     infer: Inference
     _values: dict[str, Any] = field(default_factory=dict, init=False)
 
-    def value(self, name: str) -> Any:  # noqa: ANN401, what `compute` gives
-        """A step metric of this network. It is computed once, as others may be made of it."""
+    def value(self, name: str) -> Any:  # noqa: ANN401, result of `compute`
+        """A step metric of this network, computed once, as other metrics may use it."""
         if name not in self._values:
             self._values[name] = self.problem.step_metrics[name].compute(self)
         return self._values[name]
 
     def logits(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The network's output for some inputs, nothing dropped."""
+        """The network's output for some inputs, without dropout."""
         network = self.problem.network
         return self.infer(lambda params, x: network.forward(self.ops, params, x).logits, inputs)
 
     def mean_loss(self, batches: Iterable[Batch]) -> float:
-        """The task's loss, weighted as the batches' weights say, over all of them."""
+        """The task's mean loss over all batches, weighted by the batches' weights."""
         task, network = self.problem.task, self.problem.network
 
         def loss(params: dict[str, Array], arrays: dict[str, Array]) -> Array:
@@ -99,7 +98,7 @@ class Trained:
         return self._mean(total, batches)
 
     def accuracy(self, batches: Iterable[Batch]) -> float:
-        """The weighted share of targets whose largest logit is their class; NaN names none."""
+        """The weighted share of targets whose largest logit is their class; NaN counts as wrong."""
 
         def right(batch: Batch) -> float:
             logits = self.logits(batch.inputs)
@@ -110,7 +109,7 @@ class Trained:
         return self._mean(right, batches)
 
     def score(self) -> float:
-        """What the task's results are judged by, measured on held-out data; NaN if not finite."""
+        """The task's score, measured on held-out data; NaN if not finite."""
         problem = self.problem
         metric = run_metrics()[score_of(problem.spec.task).metric]
         measured = (name for name in (metric.of, metric.times) if name)
@@ -119,7 +118,7 @@ class Trained:
 
     @cached_property
     def scores_without_block(self) -> dict[int, float]:
-        """The score of the network without each block, by the number of the block, from 1."""
+        """The score of the network without each block, by block number from 1."""
         context = self.problem.network.connection.context
         found = {}
         for block in range(context.layers // context.per_block):
@@ -130,9 +129,9 @@ class Trained:
 
     @property
     def layers_that_matter(self) -> int | None:
-        """How many blocks make the score worse by more than MATTERS where they are left out.
+        """Number of blocks whose removal worsens the score by more than MATTERS.
 
-        None where the score itself is not finite.
+        None if the score itself is not finite.
         """
         whole, judged_by = self.score(), score_of(self.problem.spec.task)
         if not math.isfinite(whole):
@@ -152,13 +151,13 @@ class Trained:
         return total / weight
 
     def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
-        """A function of the parameters alone, in float64."""
+        """The value of a function of the parameters alone, in float64."""
         return self.infer(lambda params, _: function(params), {}).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Points [N, 2] that a network generates, and as many of what it should generate."""
+    """Points [N, 2] that a network generates, and points [M, 2] of the true density, M ≥ N."""
 
     generated: np.ndarray
     true: np.ndarray
@@ -174,39 +173,39 @@ class Table:
     title: str
     metrics: tuple[str, ...]
     note: str = ""
-    """Said below the title, where the metrics' definitions do not say enough."""
+    """Text below the title, to complete the metrics' definitions."""
 
 
 @dataclass(frozen=True)
 class Presentation:
-    """How a task is shown. Nothing here is part of a result, so an edit makes no run stale."""
+    """Presentation of a task. Not part of a result, so an edit makes no run stale."""
 
     unit: str
-    """What the loss is a mean over, in the singular: token, image."""
+    """Unit over which the loss is averaged, in the singular: token, image."""
     sizes: Callable[[Any], str]
-    """From the task's Model: its sizes, in the letters of docs/definitions.md."""
+    """Function of the task's Model: its sizes, in the letters of docs/definitions.md."""
     depth_unit: str = "layer"
-    """What the depth of its networks counts, in the singular, as readers know it."""
+    """Unit of its networks' depth, in the singular, as readers know it."""
     loss_unit: str = "nats"
-    """The unit of the loss, for axes: a task with a loss of its own says it."""
+    """The unit of the loss, for axes; a task with its own loss sets it."""
     tables: tuple[Table, ...] = ()
-    """After that of the score, which every study has."""
+    """Tables after the table of the score, which every study has."""
     figures: tuple[str, ...] = ("loss", "score", "grad_norm")
-    """Names of figures, or of metrics: one of steps is drawn against step, one of runs by depth."""
+    """Names of figures or metrics; a step metric is drawn against step, a run metric by depth."""
     compared: tuple[str, ...] = ()
-    """Run metrics that COMPARISON.md sets side by side, beside the score."""
+    """Run metrics that COMPARISON.md compares besides the score."""
     line: str = ""
-    """Run metric: the score that a run has to pass to have used its layers; empty: every run that
-    learned has."""
+    """Run metric with the score that a run must pass to have used its layers; empty: every run that
+    learned has used them."""
     comparison: Mapping[str, Any] | None = None
-    """A study's settings that `fathom compare` starts from; None: there is no such comparison."""
+    """Initial settings of a study of `fathom compare`; None if it does not support the task."""
 
 
 # --- tasks --------------------------------------------------------------------------------------
 
 
 class Task(ABC):
-    """What training asks of a task.
+    """Interface of a task that training uses.
 
     Its file also has a `SCORE`, by which results are judged, and a `PRESENTATION`. Neither is part
     of a result, so an edit of these makes no run stale.
@@ -215,28 +214,28 @@ class Task(ABC):
     Model: ClassVar[type[Settings]]
     """The settings under `model:` in a study of this task."""
     Network: ClassVar[type[Network]]
-    """The kind of network, which knows what the published names of variants stand for."""
+    """The class of the network, which resolves the published names of variants."""
     step_metrics: ClassVar[Mapping[str, StepMetric]] = Registry()
-    """Its own numbers of a step: what `compute` takes depends on `when` (see StepMetric)."""
+    """Its own step metrics; the argument of `compute` depends on `when` (see StepMetric)."""
     depths_compare: ClassVar[bool] = True
-    """Whether networks of other depths have the same problem: not where depth is its length."""
+    """Whether networks of all depths have the same problem; false if depth is its length."""
     run_metrics: ClassVar[Mapping[str, RunMetric]] = Registry()
-    """Its own numbers of a run, derived from those of steps. Those that are measured once need no
-    entry: the run has them by the same name."""
+    """Its own run metrics, derived from step metrics. A step metric that is measured once needs no
+    entry: it is a run metric of the same name."""
 
     def dataset(self, model: Any) -> str | None:  # noqa: ANN401, its own Model
-        """The name of the module in `fathom.datasets` that fetches what it needs; None: nothing."""
+        """The name of the module in `fathom.datasets` that fetches its data; None: no data."""
         return None
 
     def unavailable(self, model: Any) -> str:  # noqa: ANN401, its own Model
-        """Why training would be refused for want of data, in one line; empty if nothing is known.
+        """Why data for training are missing, in one line; empty if no reason is known.
 
-        It reads no data: planning asks it for every study.
+        It reads no data, as planning calls it for every study.
         """
         return ""
 
     def alphabet(self, model: Any) -> str | None:  # noqa: ANN401, its own Model
-        """The character of every class, in order; None where classes are no characters."""
+        """The character of every class, in order; None if classes are not characters."""
         return None
 
     def network(self, model: Any, depth: int, recipe: Recipe, scheme: Scheme) -> Network:  # noqa: ANN401, its own Model
@@ -248,21 +247,21 @@ class Task(ABC):
         """The batch of a step: a pure function of the spec's seed and the step."""
 
     def classes(self, model: Any) -> int | None:  # noqa: ANN401, its own Model
-        """V, where targets are class numbers from 0 to V − 1; None for any other targets."""
+        """Number of classes V, if targets are class numbers from 0 to V − 1; None for others."""
         return None
 
     def loss(self, ops: Ops, output: Output, batch: Batch) -> Array:
-        """What training minimises, a scalar: by default the weighted mean cross-entropy, in nats.
+        """The training loss, a scalar: by default the weighted mean cross-entropy, in nats.
 
-        `batch`: on the device. A loss that can be negative is declared, with its bounds, as a
-        metric `loss` of the task's own.
+        `batch`: on the device. A task whose loss can be negative declares its own metric `loss`,
+        with its bounds.
         """
         return ops.cross_entropy(output.logits, batch.targets, batch.weights)
 
     def chance_loss(self, spec: Spec) -> float:
-        """The loss of a model that has learned nothing: by default ln V, all classes alike.
+        """The loss of a model that has learned nothing: by default ln V, of equal probabilities.
 
-        A task with a loss of its own says what it is; NaN where there is no such level.
+        A task with its own loss overrides this; NaN if there is no such level.
         """
         classes = self.classes(spec.model)
         return math.nan if classes is None else math.log(classes)
@@ -272,13 +271,13 @@ class Task(ABC):
         return not math.isfinite(rows[-1]["loss"])
 
     def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
-        """Small arrays to measure in every step, by the name of their metric; none by default."""
+        """Small arrays to record in every step, by the name of their metric; none by default."""
         return {}
 
     def samples(self, trained: Trained) -> Samples | None:
-        """What a network that generates points has learned to generate, for a figure.
+        """Points that a network generates after training, for a figure.
 
-        None for any other.
+        None for a network that does not generate points.
         """
         return None
 
@@ -298,13 +297,13 @@ def load(name: str) -> Task:
 
 
 def example_batch(spec: Spec) -> Batch:
-    """A first batch that needs no files: where `batch` reads some, the `noise_batch` beside it."""
+    """A first batch that needs no files: the module's `noise_batch`, if any, else `batch`."""
     noise_batch = getattr(_module(spec.task), "noise_batch", None)
     return noise_batch(spec) if noise_batch else load(spec.task).batch(spec, 0)
 
 
 def presentation(name: str) -> Presentation:
-    """How the task in the file of that name is shown."""
+    """The presentation of the task in the file of that name."""
     return _module(name).PRESENTATION
 
 
@@ -326,13 +325,13 @@ def parse_spec(data: Mapping[str, Any], source: str) -> Spec:
 
 @cache
 def step_metrics() -> Mapping[str, StepMetric]:
-    """Every metric of a step: those that all tasks have, then those of each task."""
+    """Every step metric: the metrics that all tasks share, then the metrics of each task."""
     return ChainMap(_own("step_metrics"), STEP_METRICS)
 
 
 @cache
 def run_metrics(of: tuple[str, ...] = TASKS) -> Mapping[str, RunMetric]:
-    """Every metric of a run of these tasks, likewise: the columns of cells.csv."""
+    """Every run metric of these tasks, in the same order: the columns of cells.csv."""
     own = _own("step_metrics", of).items()
     once = {n: of_run(n, m) for n, m in own if m.when != "every step" and not m.along}
     return ChainMap(_own("run_metrics", of), once, RUN_METRICS)
@@ -342,7 +341,7 @@ def run_metrics(of: tuple[str, ...] = TASKS) -> Mapping[str, RunMetric]:
 def _own(
     kind: Literal["step_metrics", "run_metrics"], of: tuple[str, ...] = TASKS
 ) -> dict[str, Any]:
-    """The metrics that these tasks declare. Two may share one, but not a name for two."""
+    """The metrics that these tasks declare. Tasks may share a metric, but not a name for two."""
     found: dict[str, Any] = {}
     for task in of:
         for name, metric in getattr(load(task), kind).items():
@@ -353,30 +352,30 @@ def _own(
 
 @cache
 def averaged() -> dict[str, tuple[float, float]]:
-    """The run metrics of which summary.csv has the mean over seeds, with their bounds."""
+    """Bounds of the run metrics whose mean over seeds is in summary.csv, by name."""
     return {name: bounds_of(name) for name, metric in run_metrics().items() if metric.averaged}
 
 
 def bounds_of(run_metric: str) -> tuple[float, float]:
-    """Between which every value of a run metric is: those of the step metric it comes from."""
+    """Bounds of every value of a run metric: the bounds of its step metric."""
     return step_metrics()[run_metrics()[run_metric].of].bounds
 
 
 @cache
 def times() -> tuple[str, ...]:
-    """The run metrics that come from a clock: they have tables of their own."""
+    """The run metrics that come from a clock; they have separate tables."""
     return tuple(n for n, m in run_metrics().items() if {m.of, m.times} & {*CLOCKS})
 
 
 JUDGED_BY = Literal["held_out", "training_loss"]
-"""What a study's results may be judged by."""
+"""Kinds of scores by which a study's results may be judged."""
 
 
 def score_of(task: str, judged_by: JUDGED_BY = "held_out") -> Score:
-    """What results of a task are judged by.
+    """The score by which results of a task are judged.
 
-    `training_loss` is for runs that were recorded before their task measured its score: the mean
-    loss over the last tenth of the steps.
+    `training_loss`, the mean loss over the last tenth of the steps, is for runs that were recorded
+    before their task measured its score.
     """
     if judged_by == "held_out":
         return _module(task).SCORE
@@ -392,7 +391,7 @@ def score_of(task: str, judged_by: JUDGED_BY = "held_out") -> Score:
 def outcome_of(
     spec: Spec, rows: Sequence[Row], judged_by: JUDGED_BY = "held_out"
 ) -> tuple[str, float | None]:
-    """(one of OUTCOMES, the score) of a run's rows; a score is None where it was not measured."""
+    """(one of OUTCOMES, the score) of a run's rows; the score is None if it was not measured."""
     score = score_of(spec.task, judged_by)
     value = measure_score(rows, run_metrics()[score.metric])
     return outcome(load(spec.task).diverged(rows), score, value, score.chance(spec)), value
@@ -402,7 +401,7 @@ def outcome_of(
 
 
 class Problem:
-    """What a spec asks for, built once: task, network, initial parameters, batches and loss."""
+    """Task, network, initial parameters, batches and loss of a spec, built once."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -415,9 +414,9 @@ class Problem:
         return init.draw(self.network.parameters(), self.spec.seed)
 
     def batches(self, step: int) -> list[Batch]:
-        """The batches of one optimiser step, with what the connection draws for each.
+        """The batches of one optimiser step, each with the connection's noise, if it has any.
 
-        Raises TaskError for targets that are no classes.
+        Raises TaskError for targets that are not classes.
         """
         spec, connection = self.spec, self.network.connection
         found = []
@@ -432,7 +431,7 @@ class Problem:
         return found
 
     def objective(self, ops: Ops) -> Callable[[dict[str, Array], Batch], tuple[Array, dict]]:
-        """The loss of (parameters, a batch on the device), with what metrics need of the pass."""
+        """Function of (parameters, a batch on the device): (loss, reports for metrics)."""
 
         def loss_and_report(
             params: dict[str, Array], batch: Batch
@@ -447,7 +446,7 @@ class Problem:
         return loss_and_report
 
     def block_inputs(self, ops: Ops, params: dict[str, np.ndarray]) -> list[Array]:
-        """What enters each block in a forward pass on the first batch, nothing dropped."""
+        """The input of each block in a forward pass on the first batch, without dropout."""
         arrays = {name: ops.asarray(value) for name, value in params.items()}
         inputs = inference_inputs(self.task.batch(self.spec, 0).inputs)
         found: list[Array] = []
@@ -456,14 +455,14 @@ class Problem:
         return found
 
     def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
-        """The metrics of the untrained network; null where one has no value."""
+        """The metrics of the untrained network; None for a metric without a value."""
         untrained = Untrained(self, ops, params)
         return self._measure("first step", lambda name: self.step_metrics[name].compute(untrained))
 
     def at_evaluation(self, ops: Ops, infer: Inference, *, is_last: bool) -> Row:
-        """The metrics of the network as it is; absent where it has no such thing.
+        """The metrics of the network at an evaluation; metrics without a value are absent.
 
-        `is_last`: after the last step, which has more of them.
+        `is_last`: after the last step, which has further metrics.
         """
         trained = Trained(self, ops, infer)
         found = self._measure("evaluations", trained.value)
@@ -471,7 +470,7 @@ class Problem:
             found |= self._measure("last step", trained.value)
         return {name: value for name, value in found.items() if value is not None}
 
-    @np.errstate(all="ignore")  # of a diverged network, infinities and NaN are what is measured
+    @np.errstate(all="ignore")  # infinities and NaN are valid measurements of a diverged network
     def _measure(self, when: str, value_of: Callable[[str], Any]) -> Row:
         found: Row = {}
         for name, metric in self.step_metrics.items():

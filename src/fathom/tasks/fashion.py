@@ -36,10 +36,10 @@ TRANSLATIONS = 0x736869667473
 DROPOUT_STREAM = 0x64726F70
 
 MEAN, STD = 0.2860, 0.3530
-"""Of all pixels of the training set, on the scale from 0 to 1."""
+"""Mean and standard deviation of all training pixels, on the scale from 0 to 1."""
 
 MARGIN = 2
-"""Pixels by which augmentation moves a picture at most, along each axis."""
+"""Maximum pixels by which augmentation moves a picture along each axis."""
 
 PUBLISHED_DEPTH = 100
 """Layers of the source's first network; the default scale has fewer."""
@@ -48,7 +48,7 @@ EVALUATION_BATCH = 100
 
 
 class Model(Settings):
-    """Sizes of the convolutional network, and what is done to its images."""
+    """Sizes of the convolutional network, and the preparation of its images."""
 
     width: Positive = Field(description="W, channels")
     dropout: Annotated[Number, Field(ge=0, lt=1)] = Field(0.1, description="share dropped")
@@ -66,10 +66,10 @@ class Model(Settings):
 
 
 def overflow_depth(untrained: Untrained) -> int | None:
-    """After how many layers the connection alone leads out of float32, at the published depth.
+    """The first block, from 0, with a non-finite input in a network of PUBLISHED_DEPTH layers.
 
-    In a network of PUBLISHED_DEPTH layers that is otherwise the cell's, at its initial parameters
-    and on its first batch: the first block, from 0, whose input is not finite; None if all are.
+    The network is otherwise the cell's, with its initial parameters and first batch. None if all
+    inputs are finite: the connection alone does not leave float32.
     """
     spec = untrained.problem.spec.model_copy(update={"depth": PUBLISHED_DEPTH})
     ops, deep = untrained.ops, Problem(spec)
@@ -79,16 +79,16 @@ def overflow_depth(untrained: Untrained) -> int | None:
 
 
 def test_accuracy(trained: Trained) -> float:
-    """The share of all test images whose largest logit is their class; NaN logits name none."""
+    """The share of all test images whose largest logit is their class; NaN counts as wrong."""
     images, labels = test_set(trained.problem.spec)
     parts = (slice(i, i + EVALUATION_BATCH) for i in range(0, len(images), EVALUATION_BATCH))
     return trained.accuracy(Batch({"images": images[part]}, labels[part]) for part in parts)
 
 
 def causal_matrix(trained: Trained, name: str, **settings: Any) -> np.ndarray | None:  # noqa: ANN401
-    """One of the `matrices` of causal layers, in float64; None where layers are not causal.
+    """One of the `matrices` of causal layers, in float64; None if layers are not causal.
 
-    `settings`: those of the connection that are otherwise than in training.
+    `settings`: settings of the connection that replace those of training.
     """
     connection = trained.problem.network.connection
     if not isinstance(connection, CausalConnection):
@@ -104,22 +104,22 @@ def sum_error(matrix: np.ndarray | None, axis: int) -> float | None:
 
 
 def mixing_row_error(trained: Trained) -> float | None:
-    """Of the matrix that layers read prefixes of."""
+    """Largest |row sum − 1| of the mixing matrix, before its row prefixes are normalised."""
     return sum_error(causal_matrix(trained, "mixing"), axis=1)
 
 
 def mixing_column_error(trained: Trained) -> float | None:
-    """Of the same."""
+    """Largest |column sum − 1| of the same mixing matrix."""
     return sum_error(causal_matrix(trained, "mixing"), axis=0)
 
 
 def weights_column_error(trained: Trained) -> float | None:
-    """Of the weights that layers read with."""
+    """Largest |column sum − 1| of the weights that layers read with."""
     return sum_error(causal_matrix(trained, "weights"), axis=0)
 
 
 def weights_difference(trained: Trained) -> float | None:
-    """The weights that layers read with, less what exp alone makes of the same logits."""
+    """Largest difference of the weights that layers read with from those of exp alone."""
     weights = causal_matrix(trained, "weights")
     unconstrained = causal_matrix(trained, "weights", constraint=Exp())
     return None if weights is None else float(np.abs(weights - unconstrained).max())
@@ -214,14 +214,14 @@ class Fashion(Task):
         return "fashion_mnist"
 
     def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> ConvNet:
-        """The recipe has no say in its initialisation: the source draws He-normal weights."""
+        """The recipe does not change the initialisation: the source draws He-normal weights."""
         return ConvNet(model.width, model.dropout, depth, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
         """Images, float32 [B, 28, 28, 1], and labels, int32 [B].
 
-        Where activations are dropped, `keep` says which of [L, B, 14, 14, W] are not.
-        Every epoch has a shuffle of its own; what does not fill a last batch is left out of it.
+        With dropout, `keep` [L, B, 14, 14, W] marks the activations that are not dropped.
+        Every epoch has its own shuffle; images that do not fill a last batch are left out of it.
         """
         images, labels, *_ = _files()
         per_epoch = len(images) // spec.batch_size
@@ -244,7 +244,7 @@ class Fashion(Task):
         return data.CLASSES
 
     def diverged(self, rows: Sequence[Row]) -> bool:
-        """A last loss that is not finite, or an exploded gradient, as the source has it."""
+        """Whether the last loss is not finite or a gradient exploded, as in the source."""
         return super().diverged(rows) or any(
             row["grad_norm_stem"] > EXPLODED_GRADIENT for row in rows
         )
@@ -283,7 +283,7 @@ def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def _translated(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each image moved by up to MARGIN pixels along both axes; what moves in is black."""
+    """Each image moved by up to MARGIN pixels along both axes; uncovered pixels are black."""
     padded = np.pad(images, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
     down, right = rng.integers(0, 2 * MARGIN + 1, size=(2, len(images)))

@@ -29,16 +29,16 @@ from fathom.tasks import Presentation, Samples, Table, Task, Trained
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x666C6F77
 HELD_OUT = 0x68656C64
-"""Starts the generators of what no training draws, the same for every seed."""
+"""Seed of the held-out points, which is the same for every run and which no training uses."""
 
 HELD_OUT_POINTS = 16384
-"""Points on the way from noise to density, for the score."""
+"""Number of points between noise and density, for the score."""
 
 STARTS = 512
 """Points of N(0, I) that a flow moves for its energy distance."""
 
 REFERENCE = 1024
-"""Points of the density that they are held against; a few more where centres do not divide it."""
+"""Points of the density in that distance; a few more if the centres do not divide it."""
 
 PICTURED = 1024
 """Points that a figure shows."""
@@ -46,10 +46,10 @@ PICTURED = 1024
 EULER_STEPS = (1, 2, 5, 10, 20, 50, 100)
 
 USUAL_STEPS = 20
-"""Of one flow: more of them bring the exact velocity little nearer to the density."""
+"""Euler steps of one flow; more steps bring the exact velocity little nearer to the density."""
 
 UNIT_TIMES = 10
-"""How often the flow is repeated to see whether norms drift."""
+"""Number of repetitions of the flow that measure a drift of norms."""
 
 
 # --- densities ----------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ UNIT_TIMES = 10
 class Density:
     """A mixture of equal Gaussians: centres [K, 2] with one standard deviation for all.
 
-    Standardised: the mean is zero, and E|x|² is 2, as of N(0, I).
+    Standardised: the mean is zero, and E|x|² is 2, as for N(0, I).
     """
 
     centres: np.ndarray
@@ -71,20 +71,20 @@ class Density:
         return self.centres[chosen] + self.deviation * rng.standard_normal((count, POINT))
 
     def spread(self, count: int) -> np.ndarray:
-        """At least so many points, evenly spread: each centre has as many, in a spiral."""
+        """At least `count` points, evenly spread: equally many around each centre, in a spiral."""
         each = -(-count // len(self.centres))
         turned = [spread_normal(each, turn=k) for k in range(len(self.centres))]
         return np.concatenate(self.centres[:, None] + self.deviation * np.array(turned))
 
     def velocity(self, points: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """E[x_1 − x_0 | x_t] at points [N, 2] and times [N, 1]: what no network can pass.
+        """E[x_1 − x_0 | x_t] at points [N, 2] and times [N, 1], the optimal velocity.
 
-        Given its centre c, x_t is N(t c, ((1−t)² + t² s²) I), and x_1 − x_0 is normal beside it.
+        Given its centre c, x_t is N(t c, ((1−t)² + t² s²) I), jointly normal with x_1 − x_0.
         """
         centres = self.centres.astype(points.dtype)
         variance = self.deviation**2
         variances = (1 - times) ** 2 + times**2 * variance
-        # −|x − t c|² / 2, but for what is the same for all centres.
+        # −|x − t c|² / 2, without the term that all centres share.
         nearness = times * (points @ centres.T) - times**2 * (centres**2).sum(axis=1) / 2
         logits = nearness / variances
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -97,10 +97,10 @@ GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
 
 
 def spread_normal(count: int, turn: float = 0.0) -> np.ndarray:
-    """Points [count, 2] that stand for N(0, I) without chance: a spiral, turned by an angle.
+    """Deterministic points [count, 2] that represent N(0, I): a spiral, turned by an angle.
 
-    Each lies on the circle within which its share of the probability is, a golden angle further on
-    than the one before.
+    Point k, from 0, is on the circle that contains (k + ½) / count of the probability, one golden
+    angle after point k − 1.
     """
     positions = np.arange(count)
     radii = np.sqrt(-2 * np.log1p(-(positions + 0.5) / count))
@@ -109,7 +109,7 @@ def spread_normal(count: int, turn: float = 0.0) -> np.ndarray:
 
 
 def standardised(centres: np.ndarray, deviation: float) -> Density:
-    """The same shape with mean zero and E|x|² = 2."""
+    """The density of this shape, scaled to mean zero and E|x|² = 2."""
     centred = centres - centres.mean(axis=0)
     size = math.sqrt((centred**2).sum(axis=1).mean() / POINT + deviation**2)
     return Density(centred / size, deviation / size)
@@ -124,7 +124,7 @@ def two_moons() -> Density:
 
 
 def eight_gaussians() -> Density:
-    """On a circle of radius 1, evenly spaced."""
+    """Eight centres on a circle of radius 1, evenly spaced."""
     angles = 2 * np.pi * np.arange(8) / 8
     return standardised(np.stack([np.cos(angles), np.sin(angles)], axis=1), 0.1)
 
@@ -155,12 +155,12 @@ VelocityField = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def learned_field(trained: Trained) -> VelocityField:
-    """What the network has learned."""
+    """The velocity field of the network."""
     return lambda points, times: trained.logits({"points": points, "times": times})
 
 
 def integrate(field: VelocityField, points: np.ndarray, steps: int) -> np.ndarray:
-    """Where points at time 0 are at time 1, by Euler's method in so many steps."""
+    """The points at time 1 of points at time 0, by Euler's method with `steps` steps."""
     for step in range(steps):
         times = np.full((len(points), 1), step / steps, points.dtype)
         points = points + field(points, times) / steps
@@ -168,12 +168,12 @@ def integrate(field: VelocityField, points: np.ndarray, steps: int) -> np.ndarra
 
 
 def start_points(count: int) -> np.ndarray:
-    """Where a flow begins, [count, 2] in float32: the same points for every network."""
+    """Start points of a flow, [count, 2] in float32, the same for every network."""
     return spread_normal(count).astype(np.float32)
 
 
 def mean_distance(xs: np.ndarray, ys: np.ndarray) -> float:
-    """Over all pairs of points [N, 2] and [M, 2]."""
+    """Mean distance over all pairs of points [N, 2] and [M, 2]."""
     xs, ys = xs.astype(np.float64), ys.astype(np.float64)
     squares = (xs**2).sum(axis=1)[:, None] + (ys**2).sum(axis=1) - 2 * xs @ ys.T
     return float(np.sqrt(np.maximum(squares, 0)).mean())
@@ -186,7 +186,7 @@ def mean_distance(xs: np.ndarray, ys: np.ndarray) -> float:
 def held_out(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(points on the way [N, 2], their times [N, 1], the exact velocities there [N, 2]).
 
-    Times are spread evenly, one in each Nth of the unit.
+    Times are stratified: one is in each of N equal parts of [0, 1].
     """
     density, rng, N = density_of(name), np.random.default_rng(HELD_OUT), HELD_OUT_POINTS
     times = (np.arange(N)[:, None] + rng.random((N, 1))) / N
@@ -221,7 +221,7 @@ def excess_loss(trained: Trained) -> float:
 
 
 def at_rest(spec: Spec) -> float:
-    """The same of points that do not move."""
+    """The excess loss of zero velocity: E|E[x_1 − x_0 | x_t]|² over the held-out points."""
     return mean_square(held_out(spec.model.density)[2])
 
 
@@ -231,9 +231,9 @@ def mean_square(velocities: np.ndarray) -> float:
 
 
 def energy_distance_after(field: VelocityField, density: str, steps: int) -> float:
-    """2 E|x − y| − E|x − x'| − E|y − y'|: x moved by a field in so many steps, y of the density.
+    """2 E|x − y| − E|x − x'| − E|y − y'|: x moved by a field in `steps` steps, y of the density.
 
-    Over all pairs, those of a point with itself too, so that it is never negative.
+    Over all pairs, including each point with itself, so it is never negative. NaN if x is.
     """
     truth, apart = reference(density)
     points = integrate(field, start_points(STARTS), steps)
@@ -243,36 +243,36 @@ def energy_distance_after(field: VelocityField, density: str, steps: int) -> flo
 
 
 def energy_distance(trained: Trained) -> float:
-    """After USUAL_STEPS steps."""
+    """Energy distance after USUAL_STEPS Euler steps."""
     density = trained.problem.spec.model.density
     return energy_distance_after(learned_field(trained), density, USUAL_STEPS)
 
 
 def energy_distance_by_steps(trained: Trained) -> dict[int, float]:
-    """By the number of Euler steps."""
+    """Energy distance by the number of Euler steps."""
     density, field = trained.problem.spec.model.density, learned_field(trained)
     return {steps: energy_distance_after(field, density, steps) for steps in EULER_STEPS}
 
 
 def exact_energy_distance_by_steps(trained: Trained) -> dict[int, float]:
-    """The same of the exact velocity."""
+    """Energy distance of the exact velocity by the number of Euler steps."""
     density = trained.problem.spec.model.density
     field = density_of(density).velocity
     return {steps: energy_distance_after(field, density, steps) for steps in EULER_STEPS}
 
 
 def norm_by_time(trained: Trained) -> dict[int, float]:
-    """Mean |x| after each repetition of the flow, each from where the one before has led."""
+    """Mean |x| after each repetition of the flow, which starts where the one before ended."""
     return mean_norms(learned_field(trained))
 
 
 def exact_norm_by_time(trained: Trained) -> dict[int, float]:
-    """The same of the exact velocity."""
+    """Mean |x| after each repetition of the flow of the exact velocity."""
     return mean_norms(density_of(trained.problem.spec.model.density).velocity)
 
 
 def mean_norms(field: VelocityField) -> dict[int, float]:
-    """Mean |x| of points that a field moves, by the time from 0, when they are noise."""
+    """Mean |x| of points moved by a field, by time; at time 0 they are noise."""
     points = start_points(STARTS)
     norms = {0: mean_norm(points)}
     for time in range(1, UNIT_TIMES + 1):
@@ -366,7 +366,7 @@ class Flow(Task):
         return VelocityMLP(model.width, model.hidden, depth, recipe, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Points on the straight way from noise to the density, and the velocity of each."""
+        """Points on straight lines from noise to the density, and the velocity of each."""
         rng = np.random.default_rng([spec.seed, STREAM, step])
         times = rng.random((spec.batch_size, 1))
         points, velocities = on_the_way(density_of(spec.model.density), times, rng)
@@ -379,11 +379,11 @@ class Flow(Task):
         return ops.mean(ops.sum(errors * errors, axis=1), axis=0)
 
     def chance_loss(self, spec: Spec) -> float:
-        """Of points that do not move: E|x_1|² + E|x_0|²."""
+        """The loss of zero velocity: E|x_1|² + E|x_0|²."""
         return 2.0 * POINT
 
     def samples(self, trained: Trained) -> Samples:
-        """Where the network moves evenly spread points of noise, and such points of the density."""
+        """Evenly spread noise, moved by the network, and evenly spread points of the density."""
         points = integrate(learned_field(trained), start_points(PICTURED), USUAL_STEPS)
         return Samples(points, density_of(trained.problem.spec.model.density).spread(PICTURED))
 

@@ -31,10 +31,10 @@ HELD_OUT = (STREAM, 0x68656C64)
 CENTROIDS = (STREAM, 0x63656E74)
 
 EVALUATION_BATCH = 16
-"""Graphs of an evaluation that go through the network at once."""
+"""Graphs in one forward pass of an evaluation."""
 
 ROUNDS = 24
-"""Of belief propagation."""
+"""Number of rounds of belief propagation."""
 
 
 class Model(Settings):
@@ -91,12 +91,12 @@ class Model(Settings):
 
     @property
     def labelled_nodes(self) -> int:
-        """How many nodes of a graph are labelled."""
+        """Number of labelled nodes of a graph."""
         return round(self.labelled * self.nodes)
 
     @property
     def channels(self) -> int:
-        """Numbers that the network is given of a node: its features, and labels where known."""
+        """Number of inputs of a node: its features and, with fresh graphs, its label if known."""
         return self.features + (self.communities if self.graphs == "fresh" else 0)
 
 
@@ -104,7 +104,7 @@ class Model(Settings):
 
 
 class Graphs(NamedTuple):
-    """Some graphs of as many nodes each."""
+    """G graphs of n nodes each."""
 
     communities: np.ndarray
     """Int32 [G, n], from 0 to q − 1."""
@@ -117,7 +117,7 @@ class Graphs(NamedTuple):
 
 
 def draw(model: Model, count: int, rng: np.random.Generator) -> Graphs:
-    """So many graphs of the contextual stochastic block model."""
+    """Draw `count` graphs from the contextual stochastic block model."""
     n = model.nodes
     communities = rng.integers(0, model.communities, (count, n), dtype=np.int32)
     chances = model.affinity[communities[:, :, None], communities[:, None, :]] / n
@@ -153,7 +153,7 @@ def normalised(links: np.ndarray) -> np.ndarray:
 
 
 def batch_of(model: Model, graphs: Graphs, asked: np.ndarray) -> Batch:
-    """What the network is given of some graphs, and the nodes [G, n] that it is asked for."""
+    """A batch of graphs, with the nodes `asked` [G, n] as targets."""
     nodes = graphs.features
     if model.graphs == "fresh":
         labels = np.eye(model.communities)[graphs.communities] * graphs.labelled[..., None]
@@ -167,16 +167,16 @@ def fixed_graphs(spec: Spec) -> Graphs:
     return draw(spec.model, spec.batch_size, np.random.default_rng([spec.seed, STREAM, 0]))
 
 
-@lru_cache(maxsize=1)  # several metrics of a cell are of these
+@lru_cache(maxsize=1)  # several metrics of a cell use them
 def held_out_graphs(spec: Spec) -> Graphs:
-    """The graphs on which nodes are held out: those of training where these are fixed."""
+    """The graphs with held-out nodes: the graphs of training if these are fixed."""
     if spec.model.graphs == "fixed":
         return fixed_graphs(spec)
     return draw(spec.model, spec.model.held_out, np.random.default_rng(HELD_OUT))
 
 
 def held_out_batches(spec: Spec) -> Iterator[Batch]:
-    """All nodes without a label of these graphs."""
+    """Batches of the held-out graphs, with all unlabelled nodes as targets."""
     graphs = held_out_graphs(spec)
     for first in range(0, len(graphs.links), EVALUATION_BATCH):
         part = Graphs(*(values[first : first + EVALUATION_BATCH] for values in graphs))
@@ -197,7 +197,7 @@ def node_loss(trained: Trained) -> float:
 
 
 def log_fields(model: Model, graphs: Graphs) -> np.ndarray:
-    """What each node tells by itself, [G, n, q]: the log-likelihood of its features, its label."""
+    """Log-likelihoods [G, n, q] of each node's features by community; −inf for a wrong label."""
     distances = graphs.features[..., np.newaxis, :] - centroids(model)
     likelihood = -np.square(distances).sum(axis=-1) / 2
     is_own = np.arange(model.communities) == graphs.communities[..., np.newaxis]
@@ -205,17 +205,17 @@ def log_fields(model: Model, graphs: Graphs) -> np.ndarray:
 
 
 class Optimum(NamedTuple):
-    """What belief propagation makes of the held-out nodes: it knows how graphs are drawn."""
+    """Results of belief propagation on the held-out nodes; it knows how graphs are drawn."""
 
     accuracies: tuple[float, ...]
-    """After 0 … ROUNDS rounds."""
+    """Accuracies after 0 … ROUNDS rounds."""
     loss: float
-    """After the last, in nats."""
+    """Mean cross-entropy after the last round, in nats."""
 
 
 @lru_cache(maxsize=1)
 def optimum(spec: Spec) -> Optimum:
-    """That of the nodes that a spec holds out."""
+    """The optimum on the nodes that a spec holds out."""
     graphs = held_out_graphs(spec)
     affinity, asked = spec.model.affinity, ~graphs.labelled
     fields = log_fields(spec.model, graphs)
@@ -227,24 +227,24 @@ def optimum(spec: Spec) -> Optimum:
 
 
 def bayes_accuracy(untrained: Untrained) -> float:
-    """The share of held-out nodes that belief propagation names rightly."""
+    """The share of held-out nodes that belief propagation classifies correctly."""
     return optimum(untrained.problem.spec).accuracies[-1]
 
 
 def bayes_loss(untrained: Untrained) -> float:
-    """Its mean cross-entropy over the held-out nodes, in nats."""
+    """Mean cross-entropy of belief propagation over the held-out nodes, in nats."""
     return optimum(untrained.problem.spec).loss
 
 
 def bayes_accuracy_by_round(untrained: Untrained) -> dict[int, float]:
-    """The share that it names rightly after so many rounds."""
+    """The accuracy of belief propagation on the held-out nodes, by the number of rounds."""
     return dict(enumerate(optimum(untrained.problem.spec).accuracies))
 
 
 def dirichlet_energies(trained: Trained) -> np.ndarray:
-    """The normalised energy of what enters each block, and of what leaves the last: [L + 1].
+    """Normalised energies [L + 1] of the input of each block and of the output of the last.
 
-    On the first held-out graphs.
+    On the first batch of held-out graphs.
     """
     network, ops = trained.problem.network, trained.ops
     batch = next(held_out_batches(trained.problem.spec))
@@ -262,7 +262,7 @@ def dirichlet_energies(trained: Trained) -> np.ndarray:
 def dirichlet_energy(x: np.ndarray, links: np.ndarray) -> float:
     """tr(xᵀ (I − links) x) / tr(xᵀ x), from 0 to 2; x: [G, n, W], links: normalised, [G, n, n].
 
-    NaN where x is not finite, or zero.
+    NaN if x is not finite, or zero.
     """
     size = np.square(x).sum()
     if not (np.isfinite(size) and size > 0):
@@ -271,12 +271,12 @@ def dirichlet_energy(x: np.ndarray, links: np.ndarray) -> float:
 
 
 def dirichlet_energy_last(trained: Trained) -> float:
-    """The energy of what leaves the last block."""
+    """The normalised energy of the output of the last block."""
     return float(dirichlet_energies(trained)[-1])
 
 
 def dirichlet_energy_by_block(trained: Trained) -> dict[int, float]:
-    """The energies by the number of blocks that came before."""
+    """The normalised energies by the number of blocks passed."""
     return dict(enumerate(dirichlet_energies(trained).tolist()))
 
 
@@ -357,7 +357,7 @@ class Graph(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Fresh graphs, asked for the nodes without a label; or the fixed ones, for the others."""
+        """Fresh graphs with unlabelled nodes as targets, or fixed graphs with labelled targets."""
         if spec.model.graphs == "fixed":
             graphs = fixed_graphs(spec)
             return batch_of(spec.model, graphs, graphs.labelled)

@@ -28,14 +28,14 @@ HELD_OUT = 512
 """Held-out sequences of each number of pairs, the same for every run."""
 
 EVALUATION_BATCH = 256
-"""Sequences of an evaluation that go through the network at once."""
+"""Sequences in one forward pass of an evaluation."""
 
 BLANK = 0
 """The token after the last query."""
 
 
 class Model(TransformerModel):
-    """Sizes and parts of the transformer; a sequence has room for T/3 pairs and as many queries."""
+    """Sizes and parts of the transformer; a sequence has room for T/3 pairs and their queries."""
 
     vocab: Positive = Field(
         description="V, number of distinct tokens: a blank and V/2 − 1 keys, then V/2 values"
@@ -44,12 +44,12 @@ class Model(TransformerModel):
 
     @property
     def pairs(self) -> int:
-        """K, the most pairs of a sequence."""
+        """K, the maximum number of pairs in a sequence."""
         return self.length // 3
 
     @property
     def values(self) -> int:
-        """Tokens that are values."""
+        """Number of tokens that are values."""
         return self.vocab // 2
 
     @model_validator(mode="after")
@@ -75,16 +75,16 @@ class Model(TransformerModel):
 
 
 def sequences(model: Model, pairs: np.ndarray, rng: np.random.Generator) -> Batch:
-    """Sequences [N, T] of so many pairs each [N]: key, value, key, value, …; queries; blanks.
+    """Sequences [N, T] with `pairs` [N] pairs: key, value, key, value, …; queries; blanks.
 
-    Keys are distinct, values too. Every key is asked once, in random order: the target is its
-    value. The weights ask for nothing else.
+    Keys are distinct, and so are values. Every key is queried once, in random order; the target is
+    its value. Weights are 1 at queries and 0 elsewhere.
     """
     shape = N, K = len(pairs), model.pairs
     keys = BLANK + 1 + some_of(model.values - 1, K, N, rng)
     values = model.values + some_of(model.values, K, N, rng)
     is_shown = np.arange(K) < pairs[:, None]
-    order = np.where(is_shown, rng.random(shape), np.inf).argsort(axis=1)  # what is shown, first
+    order = np.where(is_shown, rng.random(shape), np.inf).argsort(axis=1)  # shown pairs first
     row, j = np.nonzero(is_shown)
     query = 2 * pairs[row] + j
 
@@ -103,7 +103,7 @@ def some_of(whole: int, some: int, count: int, rng: np.random.Generator) -> np.n
 
 
 def held_out(model: Model, pairs: int) -> list[Batch]:
-    """The held-out sequences of so many pairs, in the batches of an evaluation."""
+    """The held-out sequences of `pairs` pairs each, in the batches of an evaluation."""
     rng = np.random.default_rng([0, HELD_OUT_STREAM, pairs])
     parts = range(0, HELD_OUT, EVALUATION_BATCH)
     return [sequences(model, np.full(EVALUATION_BATCH, pairs), rng) for _ in parts]
@@ -111,13 +111,13 @@ def held_out(model: Model, pairs: int) -> list[Batch]:
 
 @lru_cache(maxsize=2)
 def excluded(model: Model) -> frozenset[bytes]:
-    """The tokens of the held-out sequences of K pairs, which no training has."""
+    """The tokens of the held-out sequences of K pairs, which training excludes."""
     batches = held_out(model, model.pairs)
     return frozenset(row.tobytes() for batch in batches for row in batch.inputs["tokens"])
 
 
 def numbers_of_pairs(model: Model) -> list[int]:
-    """Of the held-out sequences: 1, 2, 4, … below K, and K."""
+    """Numbers of pairs in the held-out sequences: 1, 2, 4, … below K, and K."""
     return [*(2**i for i in range((model.pairs - 1).bit_length())), model.pairs]
 
 
@@ -131,13 +131,13 @@ def recall_loss(trained: Trained) -> float:
 
 
 def recall_accuracy(trained: Trained) -> float:
-    """The share of these answers that are right."""
+    """The share of correct answers to held-out sequences of K pairs."""
     model = trained.problem.spec.model
     return trained.accuracy(held_out(model, model.pairs))
 
 
 def recall_accuracy_by_pairs(trained: Trained) -> dict[int, float]:
-    """The same by the number of pairs that a sequence shows."""
+    """The share of correct held-out answers, by the number of pairs in a sequence."""
     model = trained.problem.spec.model
     return {k: trained.accuracy(held_out(model, k)) for k in numbers_of_pairs(model)}
 
@@ -182,9 +182,9 @@ class Recall(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Sequences of one to K pairs, each number as likely.
+        """Sequences of one to K pairs, with equal probabilities.
 
-        A held-out sequence of K pairs, by which runs are judged, is drawn anew.
+        A held-out sequence of K pairs, on which runs are judged, is drawn again.
         """
         rng = np.random.default_rng([spec.seed, STREAM, step])
         pairs = rng.integers(1, spec.model.pairs, spec.batch_size, endpoint=True)

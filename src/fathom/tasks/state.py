@@ -1,4 +1,4 @@
-"""The state task: the product of all elements of a finite group so far, its word problem.
+"""The state task: the word problem of a finite group, the product of all elements so far.
 
 Definition: docs/definitions.md, "Task state".
 """
@@ -28,16 +28,16 @@ STREAM = 0x7374617465
 HELD_OUT_STREAM = 0x68656C64
 
 HELD_OUT = 2048
-"""Held-out words where a study says nothing else."""
+"""Default number of held-out words."""
 
 EVALUATION_BATCH = 256
-"""Sequences of an evaluation that go through the network at once."""
+"""Sequences in one forward pass of an evaluation."""
 
 TRACKED = 0.9
 """A position with a larger accuracy is tracked, if all before it are."""
 
 COUNT = (0.0, 2.0**53)
-"""Bounds of a count whose mean is no geometric one."""
+"""Bounds of a count with an arithmetic mean."""
 
 
 class Model(TransformerParts):
@@ -56,7 +56,7 @@ class Model(TransformerParts):
 
     @property
     def vocab(self) -> int:
-        """V."""
+        """V, the number of distinct tokens."""
         return len(products(self.group))
 
     @model_validator(mode="after")
@@ -86,12 +86,12 @@ def products(group: str) -> np.ndarray:
 
 
 def is_even(permutation: tuple[int, ...]) -> bool:
-    """Whether an even number of pairs is out of order."""
+    """Whether a permutation has an even number of pairs out of order."""
     return sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
 
 
 def word_problem(group: str, words: np.ndarray) -> Batch:
-    """Words [N, T] of elements, and after each element the product g_1 … g_t so far."""
+    """Inputs: words [N, T] of elements; targets: the products g_1 … g_t so far, [N, T]."""
     table, states = products(group), np.empty_like(words)
     states[:, 0] = words[:, 0]
     for t in range(1, words.shape[1]):
@@ -127,30 +127,30 @@ def state_loss(trained: Trained) -> float:
 
 
 def state_accuracy(trained: Trained) -> float:
-    """The share of all held-out products that are named rightly."""
+    """The share of all held-out products that are predicted correctly."""
     return trained.accuracy(held_out(trained.problem.spec))
 
 
 def named(trained: Trained, batch: Batch) -> np.ndarray:
-    """The element of the largest logit [N, T]; −1 where logits are not finite."""
+    """The predicted elements [N, T], of the largest logit; −1 where logits are not finite."""
     logits = trained.logits(batch.inputs)
     return np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
 
 
 def state_accuracy_by_position(trained: Trained) -> dict[int, float]:
-    """The same by position, from 1: the number of factors."""
+    """The share of correct held-out products by position, from 1: the number of factors."""
     right = [named(trained, batch) == batch.targets for batch in held_out(trained.problem.spec)]
     shares = np.concatenate(right).mean(axis=0)
     return {t: float(share) for t, share in enumerate(shares, start=1)}
 
 
 def states_tracked(trained: Trained) -> int:
-    """The longest prefix at all of whose positions the accuracy passes TRACKED."""
+    """Length of the longest prefix with an accuracy above TRACKED at every position."""
     return tracked(np.array([*trained.value("state_accuracy_by_position").values()]))
 
 
 def tracked(shares: np.ndarray) -> int:
-    """How many of the first shares pass TRACKED, before one does not."""
+    """Number of shares above TRACKED before the first that is not."""
     return int(np.cumprod(shares > TRACKED).sum())
 
 
@@ -202,7 +202,7 @@ class State(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Words of uniformly random elements; a held-out word is drawn anew."""
+        """Words of uniformly random elements; a held-out word is drawn again."""
         rng = np.random.default_rng([spec.seed, STREAM, step])
         words = draw_words(spec.model, spec.batch_size, rng)
         _, excluded = held_out_words(spec.model)

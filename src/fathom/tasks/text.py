@@ -1,4 +1,4 @@
-"""The text task: predict the next character of Shakespeare's works, or of a corpus of one's own.
+"""The text task: predict the next character of Shakespeare's works, or of the user's corpus.
 
 Definition: docs/definitions.md, "Task text".
 """
@@ -29,10 +29,10 @@ from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 STREAM = 0x74657874
 
 SHAKESPEARE_CHARACTERS = 84
-"""Distinct ones of the works."""
+"""Number of distinct characters in the works."""
 
 EVALUATION_BATCH = 64
-"""Windows of an evaluation that go through the network at once."""
+"""Windows in one forward pass of an evaluation."""
 
 
 class Model(TransformerModel):
@@ -72,7 +72,7 @@ def _another_vocab(given: object, found: int) -> str:
 
 
 def corpus_of(model: Model) -> shakespeare.Corpus:
-    """The text. Raises DataError where it is not there, too short, or not what was planned with."""
+    """The corpus. Raises DataError if it is missing, too short, or differs from the config's."""
     if model.corpus is None:
         corpus = shakespeare.load(shakespeare.folder())
     else:
@@ -100,7 +100,7 @@ def _planned(folder: str, digest: str) -> shakespeare.Corpus:
 
 
 def windows(text: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """Characters [N, length + 1] from each start: what goes in, and what follows it."""
+    """Windows [N, length + 1] from each start: `length` input characters and the one after them."""
     return text[starts[:, None] + np.arange(length + 1)].astype(np.int32)
 
 
@@ -110,7 +110,7 @@ def batch_of(chosen: np.ndarray) -> Batch:
 
 
 def noise_batch(spec: Spec) -> Batch:
-    """A batch of characters at random."""
+    """A batch of random characters."""
     shape = (spec.batch_size, spec.model.length + 1)
     rng = np.random.default_rng(7)
     return batch_of(rng.integers(0, spec.model.vocab, shape).astype(np.int32))
@@ -129,9 +129,9 @@ def held_out_windows(spec: Spec) -> np.ndarray:
 
 
 def tuning_windows(spec: Spec) -> np.ndarray:
-    """The windows [N, T + 1] halfway between those of the evaluations, without their characters.
+    """Windows [N, T + 1] halfway between the evaluation windows, without common characters.
 
-    N is 0 where the held-out text is too short for windows that share none.
+    N is 0 if the held-out text is too short for such windows.
     """
     starts, length = held_out_starts(spec), spec.model.length
     middles = (starts[:-1] + starts[1:]) // 2
@@ -159,7 +159,7 @@ def _loss_over(trained: Trained, chosen: np.ndarray) -> float:
 
 
 def characters_per_byte(trained: Trained) -> float:
-    """Of the held-out text in UTF-8: bits per byte are bits per character times this."""
+    """Characters per UTF-8 byte of the held-out text; bits per character times this: per byte."""
     corpus = corpus_of(trained.problem.spec.model)
     return len(corpus.validation) / corpus.validation_bytes
 
@@ -267,7 +267,7 @@ class Text(Task):
         return corpus_of(model).characters
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Windows from anywhere in the training text."""
+        """Windows at random places of the training text."""
         text, length = corpus_of(spec.model).training, spec.model.length
         rng = np.random.default_rng([spec.seed, STREAM, step])
         starts = rng.integers(0, len(text) - length, size=spec.batch_size)

@@ -21,7 +21,7 @@ from fathom.tasks import Presentation, Table, Task, Trained, Untrained
 STREAM = 0x746F6B656E73
 
 EVALUATION_BATCH = 64
-"""Sequences of an evaluation that go through the network at once."""
+"""Sequences in one forward pass of an evaluation."""
 
 
 def activation_max_log10(untrained: Untrained) -> float:
@@ -33,7 +33,7 @@ def activation_max_log10(untrained: Untrained) -> float:
 def overflow_layer(untrained: Untrained) -> int | None:
     """The first block whose input has a variance beyond float32, so that its norm overflows.
 
-    In float64, from what enters it; None if there is none.
+    The variance is computed in float64; None if there is no such block.
     """
     limit = np.finfo(np.float32).max
     inputs = enumerate(untrained.block_inputs)
@@ -51,7 +51,7 @@ def _largest_log10(untrained: Untrained) -> list[float]:
 
 
 def exact_loss(trained: Trained) -> float:
-    """Mean cross-entropy over all V sequences that there are, in nats per token."""
+    """Mean cross-entropy over all V possible sequences, in nats per token."""
     model = trained.problem.spec.model
     starts = np.arange(model.vocab)
     parts = np.split(starts, range(EVALUATION_BATCH, model.vocab, EVALUATION_BATCH))

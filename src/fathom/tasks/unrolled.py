@@ -31,14 +31,14 @@ HELD_OUT = (0x68656C64, STREAM)
 """Seeds of the held-out sequences. Training may draw one of them too: docs/definitions.md."""
 
 EVALUATION_BATCH = 256
-"""Sequences of an evaluation that go through the network at once."""
+"""Sequences in one forward pass of an evaluation."""
 
 DIGITS = 10
-"""Values of an expression."""
+"""Number of values of an expression."""
 
 
 class Model(Settings):
-    """What a sequence asks, and the sizes of the cell. Its length T is the study's depth."""
+    """The question of a sequence, and the sizes of the cell. Its length T is the study's depth."""
 
     kind: Literal["copy", "recall", "listops"] = Field(
         "copy",
@@ -72,7 +72,7 @@ class Model(Settings):
 
 
 def sizes_of(model: Model) -> Sizes:
-    """The sizes of the network that a task of this kind takes."""
+    """The sizes of the network for a task of this kind."""
     tokens, least_steps = {
         "copy": (model.symbols + 1, 2),
         "recall": (2 * model.symbols + 1, 2 * model.pairs + 1),
@@ -82,7 +82,7 @@ def sizes_of(model: Model) -> Sizes:
 
 
 def sequences(model: Model, length: int, count: int, rng: np.random.Generator) -> Batch:
-    """So many sequences [N, T] with their answers [N]."""
+    """`count` sequences [N, T] of `length` tokens, with their answers [N]."""
     draw = {"copy": draw_copies, "recall": draw_recalls, "listops": draw_expressions}[model.kind]
     tokens, answers = draw(model, length, count, rng)
     return Batch({"tokens": tokens.astype(np.int32)}, answers.astype(np.int32))
@@ -123,25 +123,25 @@ OPERATORS = {
     "MED": lambda values: int(median(values)),
     "SM": lambda values: sum(values) % DIGITS,
 }
-"""Of values, by name; SM is the sum modulo ten, a median between two digits is rounded down."""
+"""Operators by name; SM is the sum modulo ten, a median between two digits is rounded down."""
 
 END = DIGITS + len(OPERATORS)
 BLANK = END + 1
 """Tokens: the digits, the operators, each with its opening bracket; then the closing one; blank."""
 
 SHORTEST = 4
-"""Tokens of an expression of two digits."""
+"""Number of tokens of the shortest expression, which has two digits."""
 
 NESTED, MOST_ARGUMENTS, MOST_NESTED = 0.25, 5, 20
-"""As published: the chance that an argument is an expression, how many there are, levels."""
+"""As published: probability that an argument is an expression, maximum arguments and levels."""
 
 
 def draw_expressions(
     model: Model, length: int, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expressions of at most `length` tokens, at the end of blanks; the answers are their values.
+    """Expressions of at most `length` tokens, after blanks; the answers are their values.
 
-    An expression that is longer is drawn anew.
+    An expression that is longer is drawn again.
     """
     tokens, answers = np.full((count, length), BLANK), np.empty(count, dtype=int)
     drawn = (draw_expression(rng) for _ in iter(int, 1))
@@ -167,7 +167,7 @@ def draw_expression(rng: np.random.Generator, level: int = 1) -> tuple[list[int]
 
 @lru_cache(maxsize=4)
 def held_out(model: Model, length: int) -> Batch:
-    """The sequences of every evaluation; where blanks follow a symbol, all that there are."""
+    """The sequences of every evaluation; if blanks follow a symbol, all possible sequences."""
     if model.kind == "copy" and model.gap == "blank":
         symbols = np.arange(model.symbols, dtype=np.int32)
         tokens = np.full((model.symbols, length), model.symbols, dtype=np.int32)
@@ -180,7 +180,7 @@ def held_out(model: Model, length: int) -> Batch:
 
 
 def evaluation_batches(spec: Spec) -> Iterator[Batch]:
-    """The held-out sequences, so many at once."""
+    """The held-out sequences, in batches of EVALUATION_BATCH."""
     found = held_out(spec.model, spec.depth)
     tokens = found.inputs["tokens"]
     for i in range(0, len(tokens), EVALUATION_BATCH):
@@ -258,7 +258,7 @@ class UnrolledTask(Task):
         return Unrolled(sizes_of(model), depth, recipe, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Sequences of their own for every step."""
+        """Fresh sequences for every step."""
         rng = np.random.default_rng([spec.seed, STREAM, step])
         return sequences(spec.model, spec.depth, spec.batch_size, rng)
 

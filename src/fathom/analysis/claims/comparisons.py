@@ -47,16 +47,16 @@ from fathom.settings import Flag, join_values, one_of
 
 
 class Difference(Estimator):
-    """A variant less each of `than` lies in the band, at every depth that both have.
+    """A variant minus each of `than` lies in the band, at every depth that both have.
 
-    Seeds are compared pair by pair, since the same seed means the same batches. Of a positive
-    metric the logarithm of the ratio is compared, of any other the difference. `spread` compares
-    the distances from the median instead, as the test of Brown and Forsythe does, by Welch's
-    interval: whether runs of the variant differ more from seed to seed.
+    Seeds are compared pair by pair, since the same seed means the same batches. A positive metric
+    is compared by the logarithm of the ratio, any other by the difference. `spread` compares the
+    distances from the median instead, as the test of Brown and Forsythe does, by Welch's interval:
+    whether runs of the variant differ more from seed to seed.
 
-    A side that diverged is not compared; but if every seed of the side that should have the better
-    score did, and none of the other, that contradicts. Differences below rounding establish no
-    order. Two variants that ran the same, or that differ in an H_res that does nothing, are not
+    A side that diverged is not compared. But the claim is contradicted if every seed of the side
+    that should be better diverged, and none of the other. Differences below rounding establish no
+    order. Two variants with equal runs, or that differ in an H_res without effect, are not
     compared.
     """
 
@@ -100,14 +100,14 @@ class Difference(Estimator):
         judged = self.combine(cases, skipped)
         if not gap:
             return judged
-        # Where a part says nothing, the rest can speak against the claim, but not for all of it.
+        # If a part decides nothing, the rest can contradict the claim but not reproduce it.
         verdict = combine_verdicts([judged.verdict, NOT_MEASURED])
         return replace(judged, verdict=verdict, gap=gap, gap_of=about)
 
     def _pairs(self, runs: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame, pd.DataFrame]]:
         """(depth, other, our runs by seed, theirs by seed) for every depth that both have.
 
-        Raises NotMeasured where one of the others has none of them, or not each that is named.
+        Raises NotMeasured if another variant has no such depth, or lacks one that is named.
         """
         by_cell = {
             key: found.set_index("seed") for key, found in runs.groupby(["variant", "depth"])
@@ -137,7 +137,7 @@ class Difference(Estimator):
         evidence: Evidence,
         unit: str,
     ) -> Case:
-        """The case of one pair; its verdict is DIVERGED where it is not compared."""
+        """The case of one pair; its verdict is DIVERGED if a side diverged."""
         case = partial(Case, variant=self.variant, against=other, depth=depth)
         if self.spread:
             sides = (side["value"].dropna() for side in (one, two))
@@ -157,7 +157,7 @@ class Difference(Estimator):
                 return case(found, DIVERGED, math.nan, seeds=n)
         margin, verdict = self.band.margin(found.mean), self.weigh(found, self.band, seed_sd)
         case = case(found, verdict, margin, seeds=found.n)
-        if self.spread or self.band.margin(0.0) < 0:  # equal sides are what is claimed
+        if self.spread or self.band.margin(0.0) < 0:  # the claim allows equal sides
             return case
         if (one[self.metric] - two[self.metric]).abs().max() < FLOAT32_TOLERANCE:
             verdict = NOT_REPRODUCED if found.n >= self.seeds else NOT_MEASURED
@@ -165,7 +165,7 @@ class Difference(Estimator):
         return case
 
     def _better_diverged(self, evidence: Evidence, one: pd.DataFrame, two: pd.DataFrame) -> bool:
-        """Whether all of the side that should be better diverged, and none of the other."""
+        """Whether every run of the side that should be better diverged, and none of the other."""
         lower, higher = (one, two) if math.isfinite(self.high) else (two, one)
         is_lower = evidence.scores[self.studies[0]].better == "lower"
         better, worse = (lower, higher) if is_lower else (higher, lower)
@@ -173,16 +173,16 @@ class Difference(Estimator):
 
 
 class Agreement(Estimator):
-    """One variant is the same in two studies, or on two platforms: the difference is in the band.
+    """The difference of one variant between two studies, or two platforms, lies in the band.
 
     Across studies: the training loss at the last step that both have, by Welch's interval of the
-    difference of log10. It is the mean over the tenth of the steps that ends there: a score is
-    measured at the end of a run alone. Studies may differ in size, so a seed means other numbers.
+    difference of log10. It is the mean over the tenth of the steps that ends there, since a score
+    is measured at the end of a run alone. Studies may differ in size, so seeds are not paired.
 
     Across platforms: the score, seed by seed, in each study. The other platform is another backend
-    or machine, and has all cells. One side alone that diverged contradicts.
+    or machine, and has all cells. The claim is contradicted if one side alone diverged.
 
-    The default band is of log10: a factor of two.
+    The default band is a factor of two, in log10.
     """
 
     kind: Literal["agreement"]
@@ -260,7 +260,7 @@ class Agreement(Estimator):
         case = partial(Case, variant=variant, depth=depth, against=platform)
         if (a.isna() != b.isna()).any():
             return case(found, CONTRADICTED, math.inf, seeds=len(a), counted=True)
-        if a.isna().all():  # on both: all that is known is that both failed
+        if a.isna().all():  # both diverged, and agree in that
             verdict = REPRODUCED if len(a) >= self.seeds else NOT_MEASURED
             return case(found, verdict, -math.inf, seeds=len(a), counted=True)
         verdict = self.weigh(found, self.band)
@@ -268,7 +268,7 @@ class Agreement(Estimator):
 
 
 def possible_differences(metric: str, against: float) -> Band:
-    """The possible differences of a metric from a mean of the other side."""
+    """The range of possible differences of a metric from the other side's mean."""
     least, most = tasks.bounds_of(metric)
     return Band(least - against, most - against)
 

@@ -1,14 +1,14 @@
 """The base of all estimators: settings, and the comparison of an estimate with its band.
 
 An estimator is a kind of test that `report/published.yaml` names with its settings. Each makes
-estimates from the runs of one platform and holds them against its band, from `low` to `high`:
+estimates from the runs of one platform and compares them with its band, from `low` to `high`:
 
 - `level`: the mean of a metric over seeds, in every cell (levels.py);
 - `count`: the number of runs whose metric lies in the band (levels.py);
-- `difference`: a variant less another, seed by seed (comparisons.py);
+- `difference`: a variant minus another, seed by seed (comparisons.py);
 - `agreement`: one variant in two studies, or on two platforms (comparisons.py);
 - `slope`: a line over depth (fits.py);
-- `correlation`: of two metrics over runs (fits.py).
+- `correlation`: the correlation of two metrics over runs (fits.py).
 
 A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
 Definitions: docs/definitions.md, "Verdicts".
@@ -61,11 +61,11 @@ LEARNED, LOST = "learned", "diverged"
 """Outcomes of runs."""
 
 MIN_EFFECT_IN_SD = 10
-"""With too few seeds for an interval, its reach in standard deviations of other cells' seeds."""
+"""Half-width of an interval from too few seeds, in standard deviations over other cells' seeds."""
 
 
 def listed(value: object) -> object:
-    """The value as a list, if it is none."""
+    """The value, as a list of one unless it is a list."""
     return value if isinstance(value, list) else [value]
 
 
@@ -83,7 +83,7 @@ MinimumScale = Annotated[
     ],
     Field(default_factory=dict),
 ]
-"""Least sizes by setting: one number, or one for each recipe."""
+"""Minimum sizes by setting: one number, or one for each recipe."""
 
 
 # --- an estimate against a band -----------------------------------------------------------------
@@ -102,7 +102,7 @@ class Case:
     seeds: int
     against: str = ""
     band: Band | None = None
-    """The band in the unit of the estimate, where that is not the test's own."""
+    """The band in the unit of the estimate, if that is not the test's own unit."""
     counted: bool = False
     """Whether the verdict follows from single runs that failed."""
     equal: bool = False
@@ -134,7 +134,7 @@ class Estimator(Settings):
         False, description="whether its metric is said to come from H_res and its logits"
     )
     minimum_scale: MinimumScale
-    """The least sizes of a study that can be tested, where they are not those of the claim."""
+    """Minimum sizes of a study that can be tested; they override those of the claim."""
 
     @model_validator(mode="after")
     def _has_a_band(self) -> Estimator:
@@ -144,7 +144,7 @@ class Estimator(Settings):
 
     @abstractmethod
     def judge(self, evidence: Evidence) -> Judgement:
-        """Look at one platform. Raises NotMeasured."""
+        """The judgement of the runs of one platform. Raises NotMeasured."""
 
     @property
     def band(self) -> Band:
@@ -166,10 +166,10 @@ class Estimator(Settings):
     def find(
         self, evidence: Evidence, metric: str = "", table: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """Its cells that have this metric, or rows of another table; any score is one.
+        """The test's cells that have this metric, or its rows of another table.
 
-        Raises NotMeasured if they lack a variant, or one at a named depth: a part of the cells
-        cannot speak for all of them.
+        Diverged runs count as scored. Raises NotMeasured if a variant is missing, or missing at a
+        named depth: a part of the cells cannot speak for all of them.
         """
         table = evidence.cells if table is None else table
         rows = select(table, self.studies, self.named_variants, self.depths)
@@ -188,8 +188,8 @@ class Estimator(Settings):
     def weigh(self, estimate: Estimate, band: Band, seed_sd: float = math.nan) -> str:
         """The verdict of an estimate.
 
-        With fewer seeds than a verdict takes, its interval reaches MIN_EFFECT_IN_SD times
-        `seed_sd`, the largest standard deviation between seeds; else nothing is measured.
+        With too few seeds its interval is mean ± MIN_EFFECT_IN_SD · `seed_sd`, the largest standard
+        deviation over seeds; if that crosses the band, nothing is measured.
         """
         if enough := estimate.n >= self.seeds:
             estimate = estimate.within(0.0)
@@ -205,7 +205,7 @@ class Estimator(Settings):
     def combine(self, cases: Sequence[Case], skipped: Sequence[Case] = ()) -> Judgement:
         """The judgement of all cases, with the numbers of the weakest.
 
-        `skipped` could not be compared, since a side diverged; these alone decide nothing.
+        `skipped` holds cases with a diverged side, which are not compared and decide nothing.
         """
         if not cases:
             seeds = min(case.seeds for case in skipped)
@@ -246,7 +246,7 @@ def about(case: Case) -> dict[str, Any]:
 
 
 def numbers(estimate: Estimate, band: Band) -> dict[str, Any]:
-    """An estimate and its band, as a judgement has them."""
+    """The fields of a judgement that hold an estimate and its band."""
     low, high = (end if math.isfinite(end) else math.nan for end in (band.low, band.high))
     ends = {"low": estimate.low, "high": estimate.high, "needed_low": low, "needed_high": high}
     return {"observed": estimate.mean, "unit": estimate.unit, **ends}

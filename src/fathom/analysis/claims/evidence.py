@@ -1,4 +1,4 @@
-"""The runs that a test looks at, and what it found or lacked."""
+"""The runs that a test reads, its judgement, and the gaps that prevent one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, CONTRADICTED, NOT_MEASURED)
 NO_RUN, FEW_SEEDS, TOO_SMALL, UNTESTED = "no run", "few seeds", "too small", "untested"
 DIVERGED, CLOCK = "diverged", "clock"
 ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
-"""Gaps: why a test, or a part of it, could not be made. report/templates/words.j2 words them."""
+"""Gaps: reasons why a test, or a part of it, is missing; report/templates/words.j2 words them."""
 
 
 def combine_verdicts(verdicts: Iterable[str]) -> str:
@@ -36,7 +36,7 @@ def combine_verdicts(verdicts: Iterable[str]) -> str:
 class Judgement:
     """The verdict of one test on one platform, with the case that speaks most against the claim.
 
-    These are columns of claims.csv.
+    Its fields are columns of claims.csv.
     """
 
     verdict: str
@@ -57,11 +57,11 @@ class Judgement:
     r_squared: float = math.nan
     published: float = math.nan
     cases: int = 0
-    """The number of cells, comparisons or runs looked at, ..."""
+    """The number of cells, comparisons or runs that were judged."""
     holding: int = 0
-    """... of those in which the claim holds, ..."""
+    """The number of cases in which the claim holds."""
     equal: int = 0
-    """... and of those in which two sides differ by rounding alone."""
+    """The number of cases in which two sides differ by rounding alone."""
     seeds: int = 0
     """The fewest seeds behind any part of the verdict."""
     rests_on: str = ""
@@ -71,7 +71,7 @@ class Judgement:
     """The variants, sizes or platform that the gap is about."""
 
 
-class NotMeasured(Exception):  # noqa: N818, a verdict and no error
+class NotMeasured(Exception):  # noqa: N818, a verdict, not an error
     """A test cannot be made: its runs are missing, too few, or cannot answer it."""
 
     def __init__(self, gap: str, **about: object) -> None:
@@ -97,24 +97,24 @@ class Evidence:
     """Steps timed in turns, on any platform."""
 
     def without(self, studies: Collection[str], below: float) -> Evidence:
-        """The same without these studies and without networks of fewer than `below` layers."""
+        """The evidence without these studies and networks with fewer than `below` layers."""
         if not studies and below <= self.everywhere["depth"].min():
             return self
         return self._where(lambda table: ~table["study"].isin(studies) & (table["depth"] >= below))
 
     def of_seeds(self, seeds: Collection[int]) -> Evidence:
-        """The same without runs of other seeds."""
+        """The evidence without runs of other seeds."""
         return self._where(lambda table: table["seed"].isin(seeds))
 
     def _where(self, holds: Callable[[pd.DataFrame], pd.Series]) -> Evidence:
-        """The same with the rows of each table for which this holds."""
+        """The evidence with the rows of each table for which `holds` is true."""
         cells, steps, everywhere = (
             table[holds(table)] for table in (self.cells, self.steps, self.everywhere)
         )
         return replace(self, cells=cells, steps=steps, everywhere=everywhere)
 
     def on(self, device: str) -> Evidence:
-        """The same without runs made here on another device."""
+        """The evidence without runs made here on another device."""
         cells = self.cells[self.cells["machine"].map(device_of) == device]
         axes = [*CELL, "seed"]
         ran = pd.MultiIndex.from_frame(cells[axes])
@@ -126,7 +126,7 @@ class Evidence:
         here = runs[["backend", "machine"]].iloc[0]
         others = self.everywhere.drop(self.cells.index)
         for name, found in others.groupby("platform", sort=False):
-            # Imported runs of this very machine say nothing new.
+            # Imported runs of the same machine add no evidence.
             if (found[["backend", "machine"]].iloc[0] != here).any():
                 yield Platform.parse(name), found
 

@@ -35,7 +35,7 @@ from fathom.settings import join_values
 class Slope(Estimator):
     """The slope of a metric over depth lies in the band, and a line explains it.
 
-    Of a logarithm that is exponential growth. Metrics are tried in order, so that a run that
+    For a logarithm, a line means exponential growth. Metrics are tried in order, so that a run that
     diverged can give its last finite one. Reproduced only if the line explains `r_squared` of the
     variance.
     """
@@ -55,7 +55,7 @@ class Slope(Estimator):
         from scipy import stats
 
         fit = stats.linregress(runs["depth"], runs["value"])
-        # Values that are all equal have no correlation, and a slope that is exactly zero.
+        # Equal values have no correlation and a slope of exactly zero.
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
         half = t_quantile(len(runs) - 2, 0.5 + CONFIDENCE / 2) * stderr
@@ -95,7 +95,7 @@ class Correlation(Estimator):
             runs[0].loc[runs[0].index.intersection(runs[1].index)]
         )
         one, other = (runs[name] for name in self.metric)
-        # Fisher's interval takes four points.
+        # Fisher's interval needs four points.
         if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
             raise NotMeasured(FEW_SEEDS, seeds=int(runs["seed"].nunique()))
         from scipy import stats

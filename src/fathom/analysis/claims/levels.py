@@ -45,7 +45,7 @@ from fathom.analysis.tables import CELL
 from fathom.settings import one_of, unknown
 
 LEAST_LEFT = 1e-9
-"""A perfect score counts as this share left: zero has no logarithm."""
+"""Share left that stands for a perfect score, since zero has no logarithm."""
 
 EVERY_STEP = [name for name, metric in tasks.step_metrics().items() if metric.when == "every step"]
 CountedMetric = Annotated[str, one_of("metric", (LEFT, *tasks.run_metrics(), *EVERY_STEP))]
@@ -54,11 +54,11 @@ CountedMetric = Annotated[str, one_of("metric", (LEFT, *tasks.run_metrics(), *EV
 class Level(Estimator):
     """The mean of a metric over seeds lies in the band, for every depth and variant.
 
-    Several metrics are tried in order, so that a run that diverged can give its last finite one.
-    `over` takes the logarithm of the ratio to another metric. A run that diverged is outside every
-    band, and one is enough to contradict. Of `left` that is every run that did not learn, unless
-    the band is open above: then it is inside, and the others decide. A run without the metric does
-    not count.
+    Several metrics are tried in order, so that a diverged run can give its last finite one. `over`
+    takes the logarithm of the ratio to another metric. A diverged run without a value is outside
+    every band, and one contradicts the claim. For `left` the same holds for every run that did not
+    learn, unless the band is open above: then it is inside, and the others decide. A run without
+    the metric does not count.
     """
 
     kind: Literal["level"]
@@ -68,11 +68,11 @@ class Level(Estimator):
 
     @property
     def is_log(self) -> bool:
-        """Whether the band is one of ratios, judged as logarithms."""
+        """Whether the band is of ratios, which are judged by their logarithms."""
         return self.metric == [LEFT] or self.over is not None
 
     def measure(self, evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
-        """The value of each run to compare with the band; NaN where it has none."""
+        """The value of each run to compare with the band; NaN if it has none."""
         if self.metric == [LEFT]:
             return log10(share_left(evidence, runs).clip(lower=LEAST_LEFT))
         found = runs[self.metric].bfill(axis=1).iloc[:, 0]
@@ -127,7 +127,7 @@ def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
 
 
 def _as_scores(case: Case, evidence: Evidence, seeds: pd.DataFrame) -> Case:
-    """A case of logarithms of the share left, in scores."""
+    """The case of a log10 share left, converted to scores."""
     of, chance = evidence.scores[seeds["study"].iloc[0]], seeds["score_chance"].iloc[0]
     perfect, possible = of.perfect, Band(*tasks.bounds_of(of.metric))
 
@@ -145,11 +145,11 @@ class Count(Estimator):
     """The metric lies in the band, run by run.
 
     Reproduced: in all runs. Contradicted: in none. `one_decides`: one run outside contradicts
-    (`against`), or one inside reproduces (`for`): what can happen. That it cannot is known
-    where the interval of one more run lies outside at every depth. `over_steps` counts how often a
-    metric of every step rises, or takes its largest distance from the first step (`moves`). What is
-    not finite lies outside. Of `left`, one, all of the way, is the value of every run that did not
-    learn.
+    (`against`), or one inside reproduces (`for`) a claim that something can happen. Such a claim is
+    contradicted if the prediction interval of one more run lies outside in every cell. `over_steps`
+    counts the steps at which a metric rises (`rises`), or takes its largest distance from the first
+    step (`moves`). Values that are not finite lie outside. `left` is 1, the whole distance, for
+    every run that did not learn.
     """
 
     kind: Literal["count"]
@@ -175,7 +175,7 @@ class Count(Estimator):
             of = rises if self.over_steps == "rises" else moves
             found = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
             return found.rename("value").reset_index()
-        if self.metric == "first_nonfinite_step":  # not a number: the event never occurred
+        if self.metric == "first_nonfinite_step":  # NaN: the event never occurred
             runs = untestable.drop_duplicate_cells(self.find(evidence))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
         runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))
@@ -222,12 +222,12 @@ class Count(Estimator):
 
 
 def rises(values: pd.Series) -> float:
-    """Number of steps at which a metric rises; NaN if it never rises and is not finite."""
+    """Number of steps at which a metric rises; NaN if it never rises and is not always finite."""
     finite = values.replace([np.inf, -np.inf], np.nan)
     found = int((finite.diff() > 0).sum())
     return found if found or finite.notna().all() else math.nan
 
 
 def moves(values: pd.Series) -> float:
-    """The largest distance of a metric from the first step; NaN if it is not finite."""
+    """The largest distance of a metric from its first value; not finite if the metric is not."""
     return float((values - values.iloc[0]).abs().max(skipna=False))

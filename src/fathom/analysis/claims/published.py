@@ -42,7 +42,7 @@ SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.
     Optimizer.model_fields, *(tasks.load(name).Model.model_fields for name in tasks.TASKS)
 )
 Scale = dict[Annotated[str, one_of("scale setting", SCALE_SETTINGS)], float | dict[int, float]]
-"""The numbers of a study that a published run may differ in."""
+"""Settings in which a study may differ from a published run, with the published values."""
 
 AveragedMetric = Annotated[str, one_of("metric", tasks.averaged())]
 
@@ -60,14 +60,14 @@ class Source(Settings):
 
 
 class Value(NamedTuple):
-    """A published number, or the range of those of several runs."""
+    """A published number, or the range over several runs."""
 
     low: float
     high: float
 
 
 def _as_range(value: object) -> object:
-    """A number is a range of one; `[0.43, 0.77]` is a range of several runs."""
+    """The value as a range: a number from itself to itself, `[0.43, 0.77]` over several runs."""
     return value if isinstance(value, list | tuple) else [value, value]
 
 
@@ -81,7 +81,7 @@ OneOrRange = Annotated[Value, BeforeValidator(_as_range), AfterValidator(_in_ord
 
 
 ANY: Literal["any"] = "any"
-"""Stands for every depth: of a value that the source gives for none, or for another than ours."""
+"""Stands for every depth, for a value that the source gives for no depth or for another one."""
 
 
 class Entry(Settings):
@@ -91,7 +91,7 @@ class Entry(Settings):
 
     @property
     def named_studies(self) -> set[str]:
-        """The studies here that it is about."""
+        """The studies of this project that the entry is about."""
         return set()
 
 
@@ -109,13 +109,13 @@ class Figures(Entry):
 
 
 class SizePoint(Settings):
-    """A published network at one size, beside the plain one."""
+    """A published result at one size, relative to the plain network."""
 
     parameters: Positive
     below: float
     """Nats by which its held-out loss is below the plain network's."""
     spread: float = 0
-    """As printed after ±; 0 if none is."""
+    """Spread printed after ±; 0 if none is printed."""
     seeds: Positive = 1
 
 
@@ -124,11 +124,11 @@ class Sizes(Entry):
 
     data: OneLine
     points: Annotated[dict[str, list[SizePoint]], Field(min_length=1)]
-    """By variant here that stands for the published one."""
+    """Published networks, by the variant here that stands for each."""
 
 
 class Bound(Settings):
-    """Which values of a metric a source calls good, or bad."""
+    """Values of a metric that a source calls good, or bad."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -143,14 +143,14 @@ class Bound(Settings):
         return self
 
     def holds(self, value: float) -> bool:
-        """Whether a value is one of these."""
+        """Whether a value lies within the bound."""
         if self.at:
             return any(abs(value - one) <= rounding(one) for one in self.at)
         return self.above <= value <= self.below
 
     @property
     def text(self) -> str:
-        """In words, as in 'below 0.2'."""
+        """The bound in words, as in 'below 0.2'."""
         if self.at:
             return " or ".join(f"{one}" for one in self.at)
         if math.isfinite(self.above) and math.isfinite(self.below):
@@ -186,7 +186,7 @@ class Claim(Entry):
     )
     scale: Annotated[Scale, Field(default_factory=dict)]
     minimum_scale: MinimumScale
-    """The least sizes of a study that can speak for the claim; of a depth, of the networks."""
+    """Minimum sizes of a study that can test the claim; a depth applies to single networks."""
     device: Annotated[str, one_of("device", DEVICES)] | None = Field(
         None, description="what it speaks of; None: it says nothing of a device"
     )
@@ -208,9 +208,9 @@ class Claim(Entry):
         return {study for test in self.tests for study in test.studies}
 
     def minimum_scale_of(self, test: Estimator, recipe: str = "") -> dict[str, float]:
-        """The claim's, under that of the test where it has one.
+        """The minimum scale of the claim, overridden by that of the test.
 
-        One that depends on the recipe is that of `recipe`, or the largest where it has none.
+        A size by recipe is that of `recipe`, or the largest if it lists no such recipe.
         """
         least = {**self.minimum_scale, **test.minimum_scale}
         return {
@@ -226,25 +226,25 @@ class Note(Entry):
 
 
 class Overhead(Settings):
-    """What the authors of a design say that it costs."""
+    """The cost of a design according to its authors."""
 
     words: OneLine
     url: OneLine = Field(description="where they say it")
 
 
 class Worth(Settings):
-    """What reports say first, of a study with a ladder."""
+    """The opening statement of reports, about a study with a ladder."""
 
     title: OneLine
     study: str
     task: OneLine = Field(description="its task in a word, as in 'On text, …'")
     asked: OneLine = Field(description="the variant that most readers come for")
     overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
-    """By variant; a study need not have all of them."""
+    """Overheads by variant; a study need not have all of them."""
 
 
 class Published(Settings):
-    """All of report/published.yaml."""
+    """The content of report/published.yaml."""
 
     notes: list[Note]
     sources: dict[str, Source]
@@ -283,9 +283,9 @@ class Published(Settings):
 def load_published(file: Path, config: Config) -> Published:
     """The entries of report/published.yaml about the config's studies.
 
-    The whole file is checked. It may speak of every variant that the config's studies have, and of
-    every named connection; and of any variant of a study that the config does not have. Raises
-    ConfigError naming the file and the entry.
+    The whole file is checked. It may name every variant of the config's studies, every named
+    connection, and any variant of a study that the config lacks. Raises ConfigError naming the file
+    and the entry.
     """
     published = validate(Published, read_yaml(file), str(file))
     problems = list(_misnamed(published, config))
@@ -295,7 +295,7 @@ def load_published(file: Path, config: Config) -> Published:
 
 
 def _touched(published: Published, config: Config) -> Published:
-    """The entries that name one of the config's studies, and all others of their sources."""
+    """Entries that name a study of the config, and entries of kept sources that name no study."""
     studies = {*config.studies}
     has_sizes = any(study.plain_at_size for study in config.studies.values())
     sizes = published.sizes if has_sizes else []
@@ -320,7 +320,7 @@ def _touched(published: Published, config: Config) -> Published:
 
 
 def _misnamed(published: Published, config: Config) -> Iterator[str]:
-    """Lines, one per unknown source, unknown variant and duplicate id."""
+    """A line per unknown source, variant or metric and per duplicate id."""
     networks = (tasks.load(name).Network for name in tasks.TASKS)
     labels = (study.compared for study in config.studies.values())
     variants = {*SCHEMES, *config.connections}.union(*(n.names for n in networks), *labels)

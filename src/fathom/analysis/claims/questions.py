@@ -20,7 +20,7 @@ OF_SCORES = (BETTER, WORSE, EQUIVALENT, UNDECIDED, ALIKE)
 
 
 class Question(Settings):
-    """Questions of readers, with an answer to each outcome."""
+    """A question of readers, with an answer to each outcome."""
 
     outcomes: ClassVar[tuple[str, ...]]
     """The possible outcomes; one without an answer of its own is printed by this name."""
@@ -56,7 +56,7 @@ class OfClaim(Question):
 
 
 class Limit(Question):
-    """At how many of the depths that were tried every run of a variant learns."""
+    """A question about the depths tried at which every run of a variant learns."""
 
     outcomes = ("all", "some", "none")
     kind: Literal["limit"]
@@ -65,13 +65,13 @@ class Limit(Question):
 
 
 class EffectiveDepth(Question):
-    """Whether the deepest networks of variants are worth as many plain layers as they have."""
+    """A question whether the variants' deepest networks are worth their number of plain layers."""
 
     outcomes = ("less", "as many", "more", "unknown", "mixed")
     kind: Literal["effective_depth"]
     study: str
     variants: Annotated[dict[OneLine, str], Field(min_length=1, max_length=3)]
-    """By the word for each."""
+    """Variants by the word for each."""
 
     @property
     def parts(self) -> Iterable[str]:
@@ -79,13 +79,13 @@ class EffectiveDepth(Question):
 
 
 class Contrasts(Settings):
-    """Contrasts of a study, at the depth of most, or a given one."""
+    """Contrasts of a study, at the depth of most pairs or at a given depth."""
 
     study: str
     pairs: Annotated[list[tuple[str, str]], Field(min_length=1)] | None = None
-    """Pairs [variant, against]; or, instead, all pairs of a contrast:"""
+    """Pairs [variant, against]; None: all pairs of `contrast`."""
     contrast: OneLine | None = None
-    """The question that effects.csv has of it."""
+    """The question of the contrast in effects.csv."""
     depth: int | None = None
 
     @model_validator(mode="after")
@@ -122,9 +122,9 @@ class Each(Question):
 
 
 class Sizes(Question):
-    """At how many sizes of the network a design ends better than the plain network.
+    """A question about the sizes at which a design ends better than the plain network.
 
-    `{sizes}` is how many of how many, as in '3 of 9 sizes, undecided at the others'.
+    `{sizes}` stands for their number, as in '3 of 9 sizes, undecided at the others'.
     """
 
     outcomes = ("all", "some", "none")
@@ -133,21 +133,21 @@ class Sizes(Question):
 
 
 class Shares(Question):
-    """Whether recipe, platform or seed decides how runs end."""
+    """A question whether recipe, platform or seed decides the final loss."""
 
     outcomes = ("recipe", "platform", "seed", "none")
     kind: Literal["shares"]
 
 
 class Rates(Question):
-    """Whether a variant trains at larger rates than others, in a study with `rates`."""
+    """A question whether a variant trains at larger rates than others, in a study with `rates`."""
 
     outcomes = (LARGER, EQUAL, SMALLER, UNDECIDED, "mixed")
     kind: Literal["rates"]
     study: str
     variant: str
     than: Annotated[dict[OneLine, str], Field(min_length=1, max_length=3)]
-    """The others, by the word for each."""
+    """The other variants, by the word for each."""
 
     @property
     def parts(self) -> Iterable[str]:
@@ -162,11 +162,11 @@ class Deciding(Settings):
     """Words that follow from the outcome of a question."""
 
     decided_by: OneLine
-    """The question, as it is asked below."""
+    """The question, worded as in `questions`."""
     part: OneLine | None = None
-    """Which of its parts, where it has some."""
+    """The deciding part, if the question has parts."""
     words: dict[str, OneLine]
-    """By outcome."""
+    """Words by outcome."""
 
 
 class Headline(Settings):
@@ -175,8 +175,8 @@ class Headline(Settings):
     title: Deciding
     asks: OneLine
     answer: Annotated[list[Deciding], Field(min_length=1, max_length=2)]
-    """A sentence each."""
+    """One sentence for each item."""
     tested: OneLine
-    """The tested and the untested part."""
+    """Sentences on what was tested and what was not."""
     words: Annotated[dict[OneLine, OneLine], Field(default_factory=dict)]
     """Definitions of the words in questions."""

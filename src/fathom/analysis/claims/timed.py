@@ -21,15 +21,15 @@ from fathom.analysis.estimate import LOG10, Estimate
 from fathom.analysis.step_times import StepTime, StepTimes
 
 PER_STEP = "seconds_per_step"
-"""The metric of runs that the timed steps stand for."""
+"""The run metric that is judged by timed steps."""
 
 
 def judge_step_times(test: Estimator, times: StepTimes, platform: str) -> Judgement:
     """The judgement of a difference in time per step on a platform.
 
-    The interval of a ratio is the widest that the ranges over turns allow: it excludes one where
-    the slowest turn of one variant was faster than the fastest of the other. Raises NotMeasured for
-    any other test of a time, and where a variant was not timed.
+    The interval of a ratio is the widest that the ranges over turns allow: it excludes 1 if the
+    slowest turn of one variant was faster than the fastest of the other. Raises NotMeasured for any
+    other test of a time, and if a variant was not timed.
     """
     if not isinstance(test, Difference) or test.metric != PER_STEP or test.spread:
         raise NotMeasured(CLOCK)

@@ -1,4 +1,4 @@
-"""Runs that are one run, and quantities that cannot move: no test can say anything of them.
+"""Identical runs and quantities that cannot change, about which no test can decide anything.
 
 Definitions: docs/definitions.md, "Verdicts".
 """
@@ -17,29 +17,29 @@ from fathom.analysis.tables import GROUP
 from fathom.config import Config
 
 SAME_AS = "same_as"
-"""A column of cells: the first variant whose run is the same as this one."""
+"""A column of cells: the first variant with the same run."""
 
 PLACE = ["study", "depth", "seed", "platform"]
 """Columns with equal values where two variants may have the same run."""
 
 COPIES = 0.05
-"""Streams that differ by less, of the largest entry, are copies."""
+"""Streams that differ by at most this share of the largest entry are copies."""
 
 ROWS_OF_ONE = 0.004
-"""Tolerance in log10, one per cent: a composite with row sums this close to one is stochastic."""
+"""Tolerance in log10 (one per cent) within which the row sums of a composite count as one."""
 
 SAME_SIZE = 0.3
-"""Tolerance in log10, a factor of two: a composite below it keeps the size of a signal."""
+"""Tolerance in log10 (a factor of two) within which a composite keeps the size of a signal."""
 
 GATES = ("gate_first_final", "gate_mean_final", "gate_largest_final")
 SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
 
 
 def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
-    """For each run the first variant whose losses are its own, to the last bit, at every step.
+    """The first variant with the same losses at every step, to the last bit, for each run.
 
-    The first loss comes before the first update, so that it takes two that are finite. A run
-    without rows in `steps` has its own variant.
+    Two finite losses are needed, since the first precedes any update. A run without rows in
+    `steps` keeps its own variant.
     """
     first: dict[tuple[object, ...], str] = {}
     same: dict[tuple[object, ...], str] = {}
@@ -61,9 +61,9 @@ def drop_duplicate_cells(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Why two variants, their runs by seed, cannot differ: a gap; empty if they can.
+    """The gap if two variants cannot differ, given their runs by seed; empty if they can.
 
-    They ran the same at every seed that both have; or, of a score, their H_res does nothing.
+    ONE_RUN: they ran the same at every common seed. INERT: H_res cannot change their scores.
     """
     common = one.index.intersection(other.index)
     ran, again = (side.loc[common, SAME_AS] for side in (one, other))
@@ -75,8 +75,8 @@ def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.D
 def compares_nothing(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Whether two variants differ in H_res alone, where H_res can change no score.
 
-    Streams that are copies of each other stay what they are under rows that sum to one. So it is
-    where one side is like that, and H_res of the other keeps the size of a signal.
+    Rows that sum to one do not change streams that are copies of each other. True if one side is
+    like that, and the other side's H_res keeps the size of a signal.
     """
     sides = (one, other)
     if not any(map(_does_nothing, sides)) or not all(map(_keeps_size, sides)):
@@ -97,10 +97,10 @@ def _keeps_size(runs: pd.DataFrame) -> bool:
 def cannot_move(
     cells: pd.DataFrame, metrics: Iterable[str], *, of_mixing: bool = False
 ) -> pd.Series:
-    """Whether, for each run, one of the metrics is a gate or a Sinkhorn error without effect.
+    """Whether one of the metrics is a gate or a Sinkhorn error without effect, for each run.
 
-    So it is where H_res, before the gate, is the identity to the last bit. `of_mixing`: whether
-    any metric is looked at for what H_res does to it.
+    True if H_res before the gate is the identity to the last bit. `of_mixing`: whether the test is
+    of an effect of H_res, so that every metric counts.
     """
     if not (of_mixing or {*metrics} & {*GATES, *SINKHORN_ERRORS}):
         return pd.Series(data=False, index=cells.index)
@@ -109,9 +109,9 @@ def cannot_move(
 
 
 def never_moved(seeds: pd.DataFrame, metric: str) -> bool:
-    """Whether a metric is a gate that is the same number at every seed: none has learned it.
+    """Whether a metric is a gate with the same value at every seed, so that no run learned it.
 
-    One that is shut, or open, may be so at every seed.
+    False for gates that are fully shut or open, which may be so at every seed.
     """
     if metric not in GATES or len(seeds) == 1:
         return False

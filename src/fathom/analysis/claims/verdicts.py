@@ -93,9 +93,9 @@ def claims_table(
     """The table of tests: a row per claim, test and platform, with the fields of its Judgement.
 
     A claim with a control has each test a second time, made in that study (column `control`).
-    `rests_on` says what the verdict rests on; `confidence` is that of its interval, if it has one.
+    `rests_on` is the evidence of the verdict; `confidence` is that of its interval, if it has one.
     """
-    valid = counted(cells).copy()  # every test takes rows of its blocks: one for each type
+    valid = counted(cells).copy()  # in one block per type, for the row selections of all tests
     valid[untestable.SAME_AS] = untestable.first_of_same(valid, steps)
     scores = scores_of(config)
     evidence = {
@@ -132,7 +132,7 @@ def _test_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of one test, a row for each platform on which it was made.
 
-    `homes` are the platforms that decide. If it was made on none of them, one row says why.
+    `homes` are the platforms that decide. If it was made on none of them, one row has the reason.
     """
     judged = {name: judge(config, claim, test, found) for name, found in evidence.items()}
     made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
@@ -141,7 +141,7 @@ def _test_rows(
         made[""] = gaps[0] if gaps else _no_run(claim)
     ran = {study for found in evidence.values() for study in found.cells["study"]}
     for platform, found in made.items():
-        # A verdict stands for the studies that ran; a gap names what the test would need.
+        # A verdict stands for the studies that ran; a gap names all studies of the test.
         names = [name for name in test.studies if name in ran or found.verdict == NOT_MEASURED]
         studies = [config.studies[name] for name in names if name in config.studies]
         yield {
@@ -160,8 +160,8 @@ def _test_rows(
 def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> Judgement:
     """The judgement of one test on one platform, from the runs that can speak for the claim.
 
-    They are on its device and large enough, have learned enough, and their metrics can move. Where
-    too few are left to make the test, the gap says why.
+    These runs are on the claim's device, are large enough, have learned enough, and have metrics
+    that can change. If too few are left to make the test, the gap says why.
     """
     studies = [name for name in test.studies if name in config.studies]
     sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
@@ -210,10 +210,10 @@ def too_small(claim: Claim, test: Estimator, study: Study) -> str:
 
 
 def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
-    """The runs of a test's variants whose mean score is not better than that of the task's oracle.
+    """The runs of a test's variants whose mean score is not better than the task oracle's.
 
-    A mean over the seeds of a variant at a depth. None, of a task without an oracle that a run
-    measures.
+    Means are over the seeds of a variant at a depth. Empty for a task whose runs do not measure
+    an oracle.
     """
     runs = select(evidence.cells, test.studies, test.named_variants, test.depths)
     short = [runs.head(0)]
@@ -229,7 +229,7 @@ def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
 
 
 def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
-    """By study, the best mean score of these runs, as in 'held-out loss 3.05 for 2.9'."""
+    """A text per study: its best mean score, as in 'held-out loss 3.05 for 2.9, that of …'."""
     for study, runs in short.groupby("study", sort=False):
         score = evidence.scores[study]
         means = runs.groupby(CELL)["score"].mean()
@@ -245,7 +245,7 @@ def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
     rests_on = found.rests_on or test.rests_on
     if rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS:
         rests_on = NO_INTERVAL
-    # A range over turns is no interval of some confidence.
+    # A range over turns has no confidence level.
     has_interval = rests_on in (OVER_SEEDS, OVER_RUNS)
     return {"rests_on": rests_on, "confidence": CONFIDENCE if has_interval else math.nan}
 
@@ -253,13 +253,13 @@ def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
 def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The table of claims: each with the verdict of its deciding rows and its limits.
 
-    Contradicted if one of them is, else not reproduced if one of them is, else reproduced if all
+    A claim is contradicted if one row is, else not reproduced if one row is, else reproduced if all
     could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
-    differs from the published run. `seeds`: as `_seeds_behind` has them. `in_part`: a test could
+    differs from the published run. `seeds`: the result of `_seeds_behind`. `in_part`: a test could
     not be made.
     `control` is the verdict of the same tests in the study `control_study`; both are empty without
-    one. It is measured where every test could be made there: else a part of them would be compared
-    with all.
+    one. It is measured only if every test could be made there: otherwise a part of them would be
+    compared with all.
     """
     columns = ["claim", "source", "statement", "remark", "verdict", "undecided", "other_scale"]
     columns += ["seeds", "in_part", "elsewhere", "studies", "control_study", "control", "tests"]
@@ -274,7 +274,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
     verdict = combine_verdicts(deciding["verdict"])
     measured = deciding[deciding["verdict"] != NOT_MEASURED]
     open_ = measured[measured["verdict"] == NOT_REPRODUCED]
-    # A platform where a part of the tests could be made says nothing of the claim.
+    # A platform on which only part of the tests could be made says nothing about the claim.
     on_platforms = {
         combine_verdicts(there["verdict"])
         for _, there in others.groupby("platform")
@@ -301,10 +301,10 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
 
 
 def _seeds_behind(measured: pd.DataFrame, verdict: str) -> int:
-    """How many seeds a verdict rests on; 0 without a test.
+    """Number of seeds behind a verdict; 0 without a test.
 
-    Of a test that several platforms made, those of the most. A claim is reproduced if all of its
-    tests are, so the fewest count; one test is enough to fail it, so the most of those that do.
+    A test made on several platforms counts with its largest number. A claim is reproduced by all
+    tests, so the smallest counts; one test is enough to fail it, so the largest of those counts.
     """
     fails = verdict not in (REPRODUCED, NOT_MEASURED)
     rows = measured[measured["verdict"] == verdict] if fails else measured
@@ -331,12 +331,12 @@ def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
 
 
 def published_table(config: Config, summary: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """The table of published values: a row per platform with the cell, with our mean and interval.
+    """The table of published values: a row per value and platform, with our mean and interval.
 
-    A published range is from `published` to `published_high`, which is the same for one number.
-    `scale` says how our study differs from the published one; it is empty where they agree.
-    `deviates` says whether the published value lies outside our interval (both finite or not); a
-    time does not, being that of another machine.
+    A published range is from `published` to `published_high`; both are equal for one number.
+    `scale` lists the differences of our study from the published one; empty if there are none.
+    `deviates`: whether the published value lies outside our interval, or only one is finite; False
+    for a time, which is from another machine.
     """
     columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
     columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
@@ -367,7 +367,7 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
 
 
 def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study | None) -> dict[int, Value]:
-    """The values by depth; what stands for any depth is there for each that the study has."""
+    """The values by depth; a value for ANY depth is repeated at each depth of the study."""
     found: dict[int, Value] = {}
     for depth, value in by_depth.items():
         ours = study.depths if study else []
@@ -395,10 +395,10 @@ GOOD, BETWEEN, BAD = "good", "between", "bad"
 
 
 def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
-    """The table of thresholds: a row per group of seeds with the metric, with the source's grade.
+    """The table of thresholds: a row per threshold and group of seeds that has its metric.
 
-    `grade` is that of the mean over seeds; `good` and `bad` are how many of the `n` runs are so.
-    What cannot move in a run is not graded.
+    `grade` is the grade of the mean over seeds; `good` and `bad` count such runs among the `n`.
+    Metrics that cannot change in a run are not graded.
     """
     valid = counted(cells)
     rows = []
@@ -440,7 +440,7 @@ def _grade(threshold: Threshold, value: float) -> str:
 def _sizes(study: Study, variant: str, depths: Sequence[int]) -> dict[str, list[Any]]:
     """The settings that a scale may name, at each of the depths.
 
-    A variant says how many batches make a step.
+    The variant decides how many batches make a step.
     """
     study = study.of(variant)
     flat = {**study.model_dump(), **study.model.model_dump(), **study.optimizer.model_dump()}
@@ -471,5 +471,5 @@ def _in_words(values: Sequence[float | str | None]) -> str:
 
 
 def _at_depths(value: Any, depths: Sequence[int]) -> list[Any]:  # noqa: ANN401, any setting
-    """A setting at each of the depths: it may be one for all, or one for each."""
+    """The value of a setting at each depth; a setting has one value, or one for each depth."""
     return [value.get(depth) if isinstance(value, dict) else value for depth in depths]

@@ -4,7 +4,7 @@ A connection is a set of settings. Most are composed of components under one equ
 
     x ← H_res x + H_postᵀ f(H_pre x),        x of shape [S, …, C],
 
-where f is whatever the network wraps: a block, or a part of one. `schemes` has the named presets,
-`components` and `constraints` what they are composed of; `streams`, `causal` and `plain` are the
-three kinds of connection. Formulas: docs/definitions.md, "Connections".
+where f is a function that the network wraps: a block, or a part of one. `schemes` has the named
+presets and all kinds of connection; `components` and `constraints` have the parts of the kind
+`streams`. Formulas: docs/definitions.md, "Connections".
 """

@@ -1,4 +1,4 @@
-"""What is told of each named scheme: source, formula, start, releases."""
+"""Facts about each named scheme: source, formula, start, releases."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fathom.settings import Registry
 
 
 class About(NamedTuple):
-    """What is told of a scheme that has a name."""
+    """Facts about a named scheme."""
 
     source: str
     formula: str
-    """What sets it apart. A are logits; the other letters are those of docs/definitions.md."""
+    """Its distinguishing formula. A are logits; other symbols as in docs/definitions.md."""
     starts_plain: bool = False
-    """Whether it is the plain network at first, whatever the network, but for the eps of norms."""
+    """Whether it initially equals the plain network in every network, up to the eps of norms."""
     releases: tuple[str, ...] = ()
     """Modules of released models that compute it, as package.module."""
 
@@ -33,7 +33,7 @@ _READ_OUT = "the output is read with an H_pre of its own"
 
 
 def _modules(**packages: str) -> tuple[str, ...]:
-    """Modules as package.module, from the names of each package's in one string."""
+    """Modules as package.module, from one string of module names per package."""
     return tuple(f"{p}.{module}" for p, names in packages.items() for module in names.split())
 
 
@@ -232,4 +232,4 @@ ABOUT: Registry[About] = Registry(
         ),
     }
 )
-"""Of each scheme of `schemes.SCHEMES`, in the same order."""
+"""Facts about each scheme in `schemes.SCHEMES`, in the same order."""

@@ -1,4 +1,4 @@
-"""`altup`: every stream is predicted from all; what f adds to the first corrects the others."""
+"""`altup`: all streams are predicted from all, then corrected by the output of f."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class AltUp(Settings):
     """x̄ = (I + P) x, y = x̄_0 + f(x̄_0); x_s ← x̄_s + (1 + (B r(y))_s)(y − x̄_0).
 
-    r(z) = tanh(R (γ ∘ RMSNorm(z))/C), and P = A r(x_0) as a matrix. Streams open as x and as
-    projections of x, and close as the mean of x_0 and of projections of the others; projections are
-    scaled to the root mean square of x and of x_0.
+    r(z) = tanh(R (γ ∘ RMSNorm(z))/C), and P = A r(x_0) as a matrix. Streams start as x and as
+    projections of x. The output is the mean of x_0 and of projections of the others. Projections
+    are scaled to the root mean square of x and of x_0.
     """
 
     kind: Literal["altup"] = "altup"
@@ -43,10 +43,10 @@ class AltUp(Settings):
 
 
 LEAST_SQUARE = 1e-5
-"""The mean square that a projection counts as having, at least."""
+"""Minimum mean square of a projection when it is scaled."""
 
 SMALLEST_SQUARE = 2.0**-126
-"""Of a token that is not zero; the smallest normal number of float32."""
+"""Minimum mean square of a token; the smallest normal number of float32."""
 
 
 class Router(NamedTuple):
@@ -69,7 +69,7 @@ class AltUpState(NamedTuple):
     projections: Array
     """[S − 1, C, C], of the output"""
     streams: Array
-    """[N, S, M]; the prediction once the layer has read"""
+    """[N, S, M]; after the layer has read, the prediction"""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     passed: Arrays = ()
@@ -151,7 +151,7 @@ class AltUpConnection(Connection):
         )
 
     def routed(self, ops: Ops, router: Router, z: Array) -> Array:
-        """r(z) [N, S] of z [N, M]; where positions are pooled, of its mean over them."""
+        """r(z) [N, S] of z [N, M]; if positions are pooled, of the mean of z over them."""
         (N, M), C = z.shape, self.context.width
         if M > C:
             z = ops.mean(ops.reshape(z, (N, M // C, C)), axis=1)
@@ -164,5 +164,5 @@ def projected(ops: Ops, x: Array, weight: Array, like: Array) -> Array:
     y = ops.linear(x, weight)
     size = ops.sqrt(ops.maximum(ops.sum(y * y, axis=-1, keepdims=True) / y.shape[-1], LEAST_SQUARE))
     squares = ops.sum(like * like, axis=-1, keepdims=True) / like.shape[-1]
-    # The root has no gradient at zero, which a padded token is.
+    # The root has no gradient at zero, the value of padded tokens.
     return y * (ops.sqrt(ops.maximum(squares, SMALLEST_SQUARE)) / size)

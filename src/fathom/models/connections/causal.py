@@ -47,14 +47,14 @@ class History(NamedTuple):
     """A pass up to a layer."""
 
     blocks: dict[int, Array]
-    """By how many states are finished, m: the weights of the last n of them in the next n layers,
-    [n, n]; near the end there are fewer layers."""
+    """By the number m of finished states: weights [n, n] of the last n of them in the next n
+    layers; near the end there are fewer layers."""
     states: Arrays
     """All states so far, […, C] each."""
     sums: Arrays = ()
-    """For this layer and those after it, what finished blocks of states have added so far."""
+    """For this layer and each later one, the sum over finished blocks of states so far."""
     read: Array | None = None
-    """What the layer reads."""
+    """Input of the layer."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class CausalConnection(Connection):
     layers by one product of an n×n block of weights with the stacked states. That covers every
     pair of state and later layer once, and reads each state log₂(L) times.
 
-    The blocks are cut out by halving. The gradient of a slice is as large as what it is cut from:
-    L slices of the whole would take L³ numbers, halves of halves take 2 L².
+    The blocks are cut out by halving. The gradient of a slice is as large as the array it is cut
+    from: L slices of the whole would take L³ numbers, halves of halves take 2 L².
     """
 
     settings: Causal
@@ -121,10 +121,10 @@ class CausalConnection(Connection):
 
 
 def cut_blocks(weights: Array, first: int, size: int) -> Iterator[tuple[int, Array]]:
-    """The blocks by m of `History`, for m between `first` and `first` + `size`, a power of two.
+    """Blocks of `History` by m, for m between `first` and `first` + `size`, a power of two.
 
-    `weights`: of the states from `first` on in the layers from `first` − 1 on, so many of either,
-    or fewer near the end. There is no layer −1.
+    `weights`: weights of `size` states from `first` on in `size` layers from `first` − 1 on; fewer
+    near the end. There is no layer −1.
     """
     half = size // 2
     if half == 0:

@@ -12,7 +12,7 @@ from fathom.models.init import Distribution, OneStream, ScaledIdentity
 from fathom.settings import NO_BOOL, NonNegative, Number, Registry, Settings, unknown
 
 SeveralStreams = Annotated[int, Field(ge=2, le=2**53, description="S"), NO_BOOL]
-"""S of a kind of connection that makes no sense of a single stream."""
+"""S of connections that need at least two streams."""
 
 
 def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # noqa: ANN401, a type
@@ -37,14 +37,14 @@ def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # no
 
 
 def _a_stream(value: object) -> object:
-    """Checked before the union, whose error would list each alternative."""
+    """Check a stream before the union does, whose error would list each alternative."""
     if value not in get_args(Cycle) and (type(value) is not int or value < 0):
         raise ValueError(f"must be a whole number from 0, cycle or cycle_blocks, but is {value!r}")
     return value
 
 
 def _a_logit(value: object) -> object:
-    """Checked before the union, whose error would list each alternative."""
+    """Check a logit before the union does, whose error would list each alternative."""
     if isinstance(value, str) and value != "share":
         raise ValueError(f"must be a number, or share, but is {value!r}")
     return value
@@ -55,7 +55,7 @@ Logit = Annotated[Number | Literal["share"], BeforeValidator(_a_logit)]
 
 
 Cycle = Literal["cycle", "cycle_blocks"]
-"""Another stream for each layer, or for each block."""
+"""A different stream for each layer, or for each block."""
 
 
 class VectorStart(Settings):
@@ -70,7 +70,7 @@ class VectorStart(Settings):
     )
 
     def distribution(self, S: int, per_block: int = 1) -> Distribution:
-        """The same in every layer, except with a cycle. `per_block`: layers of a block."""
+        """Distribution, equal in all layers except with a cycle. `per_block`: layers per block."""
         on, off = (
             -math.log(max(S - 1, 1e-9)) if value == "share" else value
             for value in (self.on, self.off)
@@ -88,5 +88,5 @@ class MatrixStart(Settings):
     noise: Annotated[Number, Field(ge=0)] = 0.0
 
     def distribution(self, S: int, per_block: int = 1) -> Distribution:
-        """The same in every layer, except for the noise."""
+        """Distribution, equal in all layers except for the noise."""
         return ScaledIdentity(self.diagonal - self.off_diagonal, self.off_diagonal, self.noise)

@@ -1,7 +1,7 @@
 """Components of stream connections, except for the constraint of H_res (`constraints`).
 
 A component is a class with its settings and its formula. In config.yaml it is a name, or a mapping
-with `kind` and settings. A new one is a class here and its line in the registry of its slot.
+with `kind` and settings. To add one, add a class here and a line in the registry of its slot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Open(Settings):
         return {}
 
     def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
-        """The streams."""
+        """The streams [S, …, C] from the embedded input."""
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ Expansion = one_of_registry("expansion", EXPANSIONS)
 
 
 class Weights(Settings):
-    """S weights per layer from logits; `start` is their initial value, or b's where dynamic."""
+    """S weights per layer from logits; `start`: initial logits, or initial b if dynamic."""
 
     start: VectorStart = VectorStart()
 
@@ -155,17 +155,17 @@ class SigmoidWeights(Weights):
 
 
 class EvenStart(Settings):
-    """Initial logits of weights at equal distances, from −`bound` to `bound`."""
+    """Equally spaced initial logits of weights, from −`bound` to `bound`."""
 
     bound: Annotated[Number, Field(ge=0)] = 0.01
 
     def distribution(self, S: int, per_block: int = 1) -> Even:
-        """The same in every layer."""
+        """Distribution, equal in all layers."""
         return Even(self.bound if S > 1 else 0.0)
 
 
 class EvenSigmoidWeights(SigmoidWeights):
-    """`sigmoid`, where streams differ a little at first."""
+    """`sigmoid` with slightly different initial weights."""
 
     kind: Literal["even_sigmoid"] = "even_sigmoid"
     start: EvenStart = EvenStart()
@@ -230,12 +230,12 @@ class NoGate(Settings):
         return None
 
     def apply(self, ops: Ops, g: Array | None, H: Array) -> Array:
-        """[…, S, S] → the same."""
+        """H […, S, S], unchanged."""
         return H
 
 
 class LearnedGate(Settings):
-    """(1 − g) I + g H, with g = σ(·) of one number per layer.
+    """(1 − g) I + g H, with g = σ(logit) and one learned logit per layer.
 
     With noise, training perturbs every layer's g in every step. With a probability that rises from
     0.02 to 0.2 over the first tenth of the steps, g is replaced by a sample of U(0.1, 0.9);
@@ -262,9 +262,9 @@ class LearnedGate(Settings):
     def sample_noise(
         self, rng: np.random.Generator, layers: int, progress: float
     ) -> np.ndarray | None:
-        """[L, 3]: whether g is replaced (1 or 0), by what, and the factor of g otherwise.
+        """[L, 3]: whether g is replaced (1 or 0), its replacement, and its factor otherwise.
 
-        `progress`: the share of steps that are done. None without noise.
+        `progress`: fraction of the steps that are done. None without noise.
         """
         if not self.noise:
             return None
@@ -287,7 +287,7 @@ Gate = one_of_registry("gate", GATES)
 
 
 class Static(Settings):
-    """Learned numbers, the same for every input."""
+    """Learned coefficients, the same for every input."""
 
     kind: Literal["static"] = "static"
 
@@ -295,7 +295,7 @@ class Static(Settings):
 class FromStreams(Settings):
     """Coefficients H̃ computed from the streams, with static logits b.
 
-    Parameters: φ of each part (pre, post, res), and an α of each or one α.
+    Parameters: φ of each part (pre, post, res), and one α per part or one for all.
     """
 
     alpha: Number | None = Field(0.01, description="initial α; null: no α, as if it were one")
@@ -351,9 +351,9 @@ class FromStreams(Settings):
     def logits(
         self, ops: Ops, phi: Array, alpha: Array | None, b: Array, x: Array
     ) -> tuple[Array, Array]:
-        """(H̃ of all parts side by side [N, logits]; the streams [N, S, C]).
+        """(H̃ of all parts, concatenated, [N, logits]; the streams [N, S, C]).
 
-        `phi` [rows of all parts, …], `alpha` [logits] or None, `b` [logits]: one layer's.
+        Of one layer: `phi` [rows of all parts, …], `alpha` [logits] or None, `b` [logits].
         """
         product, x = self.product(ops, phi, x)
         values = ops.reshape(product, (x.shape[0], b.shape[0]))
@@ -416,7 +416,7 @@ class Close(Settings):
         return {}
 
     def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
-        """[S]; None where they depend on the streams."""
+        """Weights [S]; None if they depend on the streams."""
         raise NotImplementedError
 
 
@@ -439,9 +439,9 @@ class Sum(Close):
 
 
 class Readout(Close):
-    """`map` of logits, which start at the map's `start`.
+    """The weights are `map` of logits, which start at the map's `start`.
 
-    The logits are learned; or, as those of layers, computed from the streams: `coefficients`.
+    As in layers, the logits are learned or computed from the streams: `coefficients`.
     """
 
     kind: Literal["readout"] = "readout"
@@ -451,7 +451,7 @@ class Readout(Close):
     )
 
     def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
-        """Learned logits, or b; and where logits are computed, φ and α."""
+        """Learned logits; or b, φ and α of computed logits."""
         shape, computed = self.map.shape(S), self.coefficients
         found = {"connection.readout": Parameter(shape, self.map.start.distribution(S))}
         if isinstance(computed, FromStreams):

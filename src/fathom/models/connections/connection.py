@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 
 State = Any
-"""What a connection carries from verb to verb: arrays, or named tuples and tuples of them. Each
-connection has its own."""
+"""State that a connection passes from verb to verb: arrays, or tuples and named tuples of them.
+Each connection has its own type."""
 
 
 @dataclass(frozen=True)
 class ConnectionContext:
-    """What a connection is told about the network that uses it."""
+    """Facts about the network that a connection depends on."""
 
     layers: int
-    """L, how many functions are wrapped: blocks, or twice as many sub-layers."""
+    """L, number of wrapped functions: one per block, or one per sub-layer."""
     width: int
     """C, channels of a stream, its last axis."""
     pooled_axes: int
-    """How many axes before the channels a dynamic connection averages over: 2 for images, with one
-    set of coefficients per image; 0 for sequences, with one set per token."""
+    """Number of axes before the channels over which a dynamic connection averages: 2 for images,
+    with one set of coefficients per image; 0 for sequences, with one set per token."""
     has_residual: bool
     """Whether a wrapped function adds its input to its output."""
     per_block: int = 1
-    """How many wrapped functions make a block."""
+    """Number of wrapped functions in a block."""
     optional_norms: bool = False
-    """Whether the network leaves out the norm with which each wrapped function begins, and the last
-    one, where a connection has `reads_normed`."""
+    """Whether the network omits the first norm of each wrapped function, and its own final norm, if
+    the connection has `reads_normed`."""
     takes_apart: bool = False
-    """Whether the function that begins a block is an attention, which takes `Apart` too."""
+    """Whether the first function of a block is an attention, which also accepts `Apart`."""
 
     def sets(self, shape: Sequence[int]) -> int:
-        """N, how many sets of dynamic coefficients an input of that shape […, C] has."""
+        """N, number of sets of dynamic coefficients for an input of shape […, C]."""
         return math.prod(shape[: len(shape) - 1 - self.pooled_axes])
 
     def set_size(self, shape: Sequence[int]) -> int:
-        """M, how many numbers of an input of that shape […, C] share a set of coefficients."""
+        """M, number of entries of an input of shape […, C] that share a set of coefficients."""
         return math.prod(shape[len(shape) - 1 - self.pooled_axes :])
 
     def by_set(self, ops: Ops, streams: Array) -> Array:
@@ -67,9 +67,9 @@ class Apart(NamedTuple):
 class Connection(ABC):
     """A residual connection in a network. It wraps any functions f and knows nothing about them.
 
-    Four verbs make a pass, with a state handed from each to the next: `open`, then `read` and
-    `write` for k = 0 … L − 1 in this order, then `close`. No verb changes the state that it is
-    given.
+    A pass consists of four verbs, each of which passes a state to the next: `open`, then `read` and
+    `write` for k = 0 … L − 1 in this order, then `close`. No verb changes the state that it
+    receives.
 
     Shapes: inputs and outputs of f are […, C], parameters are stacked over layers, [L, …].
     """
@@ -77,9 +77,9 @@ class Connection(ABC):
     context: ConnectionContext
 
     is_plain: ClassVar[bool] = False
-    """Whether there is a single stream: the product of all mixing is then the number one."""
+    """Whether there is a single stream, so that the product of all mixing matrices is one."""
     reads_normed: ClassVar[bool] = False
-    """Whether what functions read, and the output, are normed already."""
+    """Whether the inputs of functions and the output are already normed."""
 
     @abstractmethod
     def parameters(self) -> dict[str, Parameter]:
@@ -89,29 +89,29 @@ class Connection(ABC):
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> State:
-        """Begin a pass with the embedded input […, C]: what depends on parameters is prepared here.
+        """Begin a pass with the embedded input […, C], and prepare values from the parameters.
 
         `noise`: from `sample_noise`; None outside of training.
         """
 
     def reads_apart(self, k: int) -> bool:
-        """Whether function k reads `Apart`: only where the context has `takes_apart`."""
+        """Whether function k reads `Apart`; only if the context has `takes_apart`."""
         return False
 
     @abstractmethod
     def read(self, ops: Ops, state: State, k: int) -> tuple[Array | Apart, State]:
-        """(The input of function k, […, C], or its inputs; the state)."""
+        """(Input of function k, […, C], or its inputs as `Apart`; the state)."""
 
     @abstractmethod
     def write(self, ops: Ops, state: State, k: int, y: Array) -> State:
-        """The state once function k has returned y, […, C]."""
+        """The state after function k returned y, […, C]."""
 
     @abstractmethod
     def close(self, ops: Ops, state: State) -> Array:
-        """The output […, C] of a pass that is complete."""
+        """The output […, C] of a complete pass."""
 
     def trace(self, ops: Ops, params: dict[str, Array], state: State) -> MixingTrace | None:
-        """How a pass that is complete mixed its streams; None of a single stream."""
+        """How a complete pass mixed its streams; None without mixing matrices."""
         return None
 
     def through(
@@ -127,7 +127,7 @@ class Connection(ABC):
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
         """Random numbers for one training step; None if the connection uses none.
 
-        `progress`: the share of steps that are done.
+        `progress`: fraction of the steps that are done.
         """
         return None
 
@@ -136,7 +136,7 @@ class Connection(ABC):
         return {}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of `matrices`, without computing any."""
+        """Shapes of `matrices`, without computing them."""
         return {}
 
 
@@ -149,13 +149,13 @@ class MixingTrace:
     H_res_of_one: Array | None
     """[L, T, S, S]: the matrices at each position of the first example; None if static."""
     streams: Array
-    """[S, …, C]: the last streams."""
+    """[S, …, C]: the final streams."""
     weights: Array | None
-    """[S], or [S, N] of N sets of weights in the order of positions: the weights of their sum in
-    the output; None where the output is another function of them."""
+    """[S], or [S, N] for N sets in the order of positions: weights of the streams in the output;
+    None if the output is not a weighted sum of the streams."""
     base: Array | None
-    """[3, S, S]: the constraint of the learned logits alone, without gate and dynamic part, in the
-    first, the middle and the last block; None without logits."""
+    """[3, S, S]: H_res of the learned logits alone, without gate and dynamic part, in the first,
+    the middle and the last block; None without logits."""
     gates: Array | None
     """[L]: g without noise; None without a gate."""
     embedding: Array | None
@@ -175,7 +175,7 @@ def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:
 
 
 def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
-    """How much the streams [S, …, C] differ: (difference, similarity), two scalars.
+    """Difference of the streams [S, …, C]: (difference, similarity), two scalars.
 
     The largest |x_s − x_0| over all streams and entries, relative to the largest |x|; and the
     mean cosine over positions and pairs of streams. Identical streams give 0 and 1.
@@ -204,7 +204,7 @@ def readout_shares(ops: Ops, streams: Array, weights: Array) -> Array:
 
 
 def mixing_reports(ops: Ops, mixed: MixingTrace) -> dict[str, Array]:
-    """Measurements of a pass for the metrics, by name; of a single stream only its matrices."""
+    """Measurements of a pass for the metrics, by name; for a single stream only the matrices."""
     report = {"H_res": mixed.H_res}
     if mixed.H_res_of_one is not None:
         report["H_res_of_one"] = mixed.H_res_of_one

@@ -1,7 +1,7 @@
 """Constraints of H_res: families of mixing matrices, parametrised by logits.
 
-Sizes: S streams, matrices [S, S]. Formulas: docs/definitions.md, "Constraints". A new constraint
-is a class here and its line in CONSTRAINTS.
+Sizes: S streams, matrices [S, S]. Formulas: docs/definitions.md, "Constraints". To add a
+constraint, add a class here and a line in CONSTRAINTS.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MixingMatrix(Settings):
     """A family of matrices [S, S] with logits of a given shape."""
 
     is_identity: ClassVar[bool] = False
-    """Whether every matrix is the identity, with which no stream has to be multiplied."""
+    """Whether every matrix is the identity, so that no product is needed."""
 
     start: MatrixStart | VectorStart
 
@@ -51,12 +51,12 @@ class MixingMatrix(Settings):
         raise NotImplementedError
 
     def refusal(self, S: int) -> str | None:
-        """Why there is no such matrix of this size, and what to use; None if there is."""
+        """Reason why no such matrix of size S exists, and the fix; None if one exists."""
         return None
 
 
 class OfLogits(MixingMatrix):
-    """A matrix from as many logits."""
+    """A matrix with one logit per entry."""
 
     start: MatrixStart = MatrixStart()
 
@@ -139,7 +139,7 @@ class KernelSinkhorn(OfLogits):
 
 
 def normalize(ops: Ops, Z: Array, passes: Passes) -> Array:
-    """The matrices [N, S, S] that the passes make of Z [N, S, S]."""
+    """Matrices [N, S, S] from Z [N, S, S] by the passes."""
     if Z.shape[-1] > 1:
         return ops.custom_vjp(passes, Z)[0]
     # x / x is exactly one; u x v would be one only up to rounding.
@@ -164,7 +164,7 @@ class Fixed(MixingMatrix):
         return ops.constant(self.constant(S)[None])
 
     def constant(self, S: int) -> np.ndarray:
-        """The matrix."""
+        """The matrix [S, S]."""
         raise NotImplementedError
 
 
@@ -294,7 +294,7 @@ class Orthostochastic(OfLogits):
 
 
 class Cayley(OfLogits):
-    """Nearly (I − ½ α W)⁻¹ (I + ½ α W) of W = logits − logitsᵀ: orthogonal, not stochastic.
+    """Approximates (I − ½ α W)⁻¹ (I + ½ α W), W = logits − logitsᵀ: orthogonal, not stochastic.
 
     Y ← I + (α/2) W (I + Y), from Y = I + α W.
     """

@@ -39,8 +39,8 @@ class NormedProduct(CustomVJP):
         return of_x, ops.matmul(ops.transpose(scaled, (1, 0)), x)
 
     def plain(self, ops: Ops, x: Array, phi: Array) -> Arrays:
-        # Not the norm, which has no curvature at zero. And divided by a constant of its own size,
-        # which cancels: the fourth power of a large x would overflow in a second derivative.
+        # Not the norm, which has no second derivative at zero. And x is divided by a constant of
+        # its size, which cancels: x⁴ of a large x would overflow in a second derivative.
         size = ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + self.eps)
         size = ops.stop_gradient(size)
         scaled = x / size
@@ -102,7 +102,7 @@ class Mixing(CustomVJP):
 class Adding(CustomVJP):
     """Weights [N, S], streams [N, S, M], y [N, M] → (x + w y [N, S, M],).
 
-    `Mixing` by the identity, at a third of its time.
+    `Mixing` with the identity as H, in a third of the time.
     """
 
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:

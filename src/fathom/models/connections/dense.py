@@ -51,7 +51,7 @@ class Dense(Settings):
         return self
 
     def at(self, context: ConnectionContext) -> DenseConnection:
-        """The connection in a network. Raises ConfigError where q, k and v have one input."""
+        """The connection in a network. Raises ConfigError if q, k and v have one input."""
         if self.apart:
             refuse_without_attention("dense", "apart: false", context)
         return (StaticDense if self.weights == "static" else DynamicDense)(self, context)
@@ -66,7 +66,7 @@ class DenseState(NamedTuple):
     x: Array
     """[…, C]: the residual of the block that is open."""
     apart: Apart | None = None
-    """What its attention reads, where that is not x."""
+    """Inputs of its attention, if they differ from x."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class DenseConnection(Connection):
         return state.x
 
     def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
-        """The state with what block i reads, from the outputs X_0 … X_i; i = L: the output."""
+        """State with the input of block i, or for i = L the output, from the outputs X_0 … X_i."""
         raise NotImplementedError
 
 
 class StaticDense(DenseConnection):
-    """Weights are learned numbers."""
+    """Weights are learned, the same for all tokens."""
 
     def parameters(self) -> dict[str, Parameter]:
         return {
@@ -139,7 +139,7 @@ class DynamicDense(DenseConnection):
         return self.settings.apart and k > 0 and k % self.context.per_block == 0
 
     def reads(self, i: int) -> int:
-        """Weighted sums after block i: of the residual, and of q, k and v."""
+        """Number of weighted sums after block i: of the residual, and of q, k and v."""
         return 4 if self.settings.apart and i < self.blocks else 1
 
     def parameters(self) -> dict[str, Parameter]:

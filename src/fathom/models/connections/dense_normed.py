@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NormedDense(Dense):
     """Y_i = X_i + h_i ∘ r(Z_i), Z_i = Σ_{j ≤ i} a_ij (g_j ∘ r(X_j)); q, k and v read X_i + Z_i.
 
-    Each of the four Z_i has weights of its own. Weights of each token are those of `dense`, but
+    Each of the four Z_i has its own weights. Weights of each token are computed as in `dense`, but
     start at zero; g starts at 1, h at 0.001.
     """
 
@@ -28,7 +28,7 @@ class NormedDense(Dense):
     apart: Flag = True
 
     def at(self, context: ConnectionContext) -> NormedDenseConnection:
-        """The connection in a network. Raises ConfigError where q, k and v have one input."""
+        """The connection in a network. Raises ConfigError if q, k and v have one input."""
         if self.apart:
             refuse_without_attention("dense_normed", "apart: false", context)
         return NormedDenseConnection(self, context)
@@ -36,7 +36,7 @@ class NormedDense(Dense):
 
 @dataclass(frozen=True)
 class NormedDenseConnection(DynamicDense):
-    """Formula: `NormedDense`. Of the outputs the state keeps g ∘ r(X)."""
+    """Formula: `NormedDense`. The outputs in the state are g ∘ r(X)."""
 
     settings: NormedDense
 
@@ -58,8 +58,8 @@ class NormedDenseConnection(DynamicDense):
         return DenseState(params, (gain * self.normed(ops, x),), x)
 
     def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
-        # Not that of `DynamicDense`, whose weights come from the source as it is summed: here they
-        # come from r(X_i) without the source's gain.
+        # Unlike in `DynamicDense`, where weights come from the source as it is summed, they come
+        # from r(X_i) without the source's gain.
         params, shape, ways = state.params, state.x.shape, self.reads(i)
         N, C = math.prod(shape[:-1]), self.context.width
         weights, hidden, dynamic = (
@@ -77,5 +77,5 @@ class NormedDenseConnection(DynamicDense):
         return state._replace(outputs=outputs, x=x, apart=apart)
 
     def normed(self, ops: Ops, x: Array) -> Array:
-        """r(x)."""
+        """r(x) = RMSNorm(x)."""
         return x / root_mean_square(ops, x, self.settings.eps)

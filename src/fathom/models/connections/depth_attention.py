@@ -1,4 +1,4 @@
-"""`depth_attention`: functions read a softmax over what earlier functions wrote."""
+"""`depth_attention`: functions read a softmax over the outputs of earlier functions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DepthAttention(Settings):
         return self
 
     def at(self, context: ConnectionContext) -> DepthAttentionConnection:
-        """The connection in a network. Raises ConfigError where it does not fit."""
+        """The connection in a network. Raises ConfigError if the network does not suit it."""
         if context.width % self.heads:
             raise ConfigError(
                 f"depth_attention: width {context.width} is not divisible by heads {self.heads}; "
@@ -70,7 +70,7 @@ class DepthAttention(Settings):
 
 
 def refuse_without_attention(kind: str, fix: str, context: ConnectionContext) -> None:
-    """Raises ConfigError where no function takes q, k and v apart."""
+    """Raise ConfigError if no function takes separate inputs of q, k and v."""
     if not context.takes_apart:
         raise ConfigError(
             f"{kind}: q, k and v are read apart, but functions of this network have one input; "
@@ -79,37 +79,37 @@ def refuse_without_attention(kind: str, fix: str, context: ConnectionContext) ->
 
 
 GROUP = 4
-"""Functions that read the sources before them in one product, where each output is a source."""
+"""Number of functions whose reads share one product, if each output is a source."""
 
 
 class DepthState(NamedTuple):
     """A pass up to a layer, with N tokens.
 
-    Functions come in groups: those of a block whose sum is a source, or `GROUP` of them. All reads
-    of a group are made at once of the sources that were finished before it. Each is merged with
-    the open sources when it is its turn.
+    Functions form groups: those of a block whose sum is a source, or `GROUP` functions. All reads
+    of a group from the sources finished before it are computed at once. Each is later merged with
+    the open sources, in its turn.
     """
 
     queries: Array | None
     """[R, C] of all reads, with g and the scale of logits; None without reads."""
     gates: Arrays
-    """A factor [] of each function's read; empty if it is one."""
+    """Scalar factor of each function's read; empty without a gate."""
     values: Array
-    """[I, N, C]: finished sources …"""
+    """[I, N, C]: finished sources."""
     scales: Array
-    """[I, N]: … and 1 over their norms."""
+    """[I, N]: 1 over the root mean square of finished sources."""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     ahead: tuple[Arrays, Arrays] = ((), ())
-    """Reads [N, C] of the finished sources and logarithms [H, N] of their sums, for the group."""
+    """For the group: reads [N, C] of finished sources, and log-sums [H, N] of their softmax."""
     open: Array | None = None
-    """[J, N, C]: sources since the group began, or the sum of a block so far …"""
+    """[J, N, C]: sources since the group began, or the sum of a block so far."""
     open_scales: Array | None = None
-    """[J, N]: … and 1 over their norms."""
+    """[J, N]: 1 over the root mean square of open sources."""
     stream: Array | None = None
-    """[N, C], where there is one."""
+    """[N, C]; None without a stream."""
     read: Array | None = None
-    """[N, C]: what the function has read, if it will add to that."""
+    """[N, C]: input of the function, if the function has its own residual."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class DepthAttentionConnection(Connection):
 
     @cached_property
     def rows(self) -> list[range]:
-        """The rows of the parameters that each function, and last the output, reads with."""
+        """Parameter rows of each function's reads, and last of the output's read."""
         L, found, first = self.context.layers, [], 0
         counts = [0, *(3 if self.reads_apart(k) else 1 for k in range(1, L))]
         for count in [*counts, 0 if self.settings.stream else 1]:
@@ -131,7 +131,7 @@ class DepthAttentionConnection(Connection):
 
     @cached_property
     def group(self) -> int:
-        """Functions of a group."""
+        """Number of functions in a group."""
         size = self.settings.block_size
         return GROUP if size is None else size * self.context.per_block
 
@@ -140,7 +140,7 @@ class DepthAttentionConnection(Connection):
         return SoftmaxRead(self.settings.heads, self.settings.values == "normed")
 
     def reads_apart(self, k: int) -> bool:
-        """Whether function k begins a block that reads q, k and v apart."""
+        """Whether function k begins a block with separate reads of q, k and v."""
         block, within = divmod(k, self.context.per_block)
         every = self.settings.apart
         return every is not None and k > 0 and within == 0 and (block + 1) % every == 0
@@ -212,13 +212,13 @@ class DepthAttentionConnection(Connection):
         return ops.reshape(read, state.shape)
 
     def scaled(self, ops: Ops, v: Array) -> tuple[Array, Array]:
-        """(Sources [1, N, C], 1 over their norms [1, N])."""
+        """(Sources [1, N, C], 1 over their root mean square [1, N])."""
         _, N, C = v.shape
         scale, flat = ops.custom_vjp(InverseRms(self.settings.eps), ops.reshape(v, (N, C)))
         return flat[None], scale[None]
 
     def begin_group(self, ops: Ops, state: DepthState, k: int) -> DepthState:
-        """Finish the open sources, and make all reads of the group that begins with function k."""
+        """Finish the open sources, and compute all reads of the group beginning with function k."""
         values, scales = state.values, state.scales
         if state.open is not None:
             values = ops.concatenate([values, state.open], axis=0)
@@ -234,14 +234,14 @@ class DepthAttentionConnection(Connection):
         )
 
     def last_of_group(self, k: int) -> int:
-        """The last read of the group of function k; that of the output is one of the last group."""
+        """Index of the last read in function k's group; the last group includes the output."""
         L, end = self.context.layers, k - k % self.group + self.group
         return L if end >= L else end - 1
 
     def merged(self, ops: Ops, state: DepthState, k: int) -> tuple[list[Array], DepthState]:
-        """(The reads [N, C] of function k, or of the output: one, or three; the state)."""
+        """(One or three reads [N, C] of function k, or one of the output; the state)."""
         rows = self.rows[k]
-        if not rows:  # the first function has one source, and reads it as it is
+        if not rows:  # the first function reads its only source unchanged
             return [ops.reshape(state.values, state.values.shape[1:])], state
         count, (reads, sums) = len(rows), state.ahead
         own, own_sums, rest = reads[:count], sums[:count], (reads[count:], sums[count:])

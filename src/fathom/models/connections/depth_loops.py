@@ -1,7 +1,7 @@
-"""Reads over depth on the CPU, as loops that numba compiles: those of `depth_vjp`.
+"""The functions of `depth_vjp` on the CPU, in loops compiled by numba.
 
-A loop reads each source of a token once for all reads, and stores nothing between its passes but
-one number for each source. Arrays are contiguous NumPy arrays of one float type.
+A loop computes all reads of a token together. Between its passes it stores only one number per
+read, head and source. Arrays are contiguous NumPy arrays of one float type.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def softmax_read(
 ) -> Results:
     """(Reads [R, N, H, c], logarithms [R, H, N], products [N, R, H, I], p [N, R, H, I + 1]).
 
-    Queries are [R, H, c], sources [I, N, H, c]. `read` and `log_sum` are those of other sources, of
-    length R, or 0 if there are none.
+    Queries are [R, H, c], sources [I, N, H, c]. `read` and `log_sum` are of other sources; their
+    length is R, or 0 if there are none.
     """
     (R, H, C), (I, N, _, _), kind = queries.shape, v.shape, v.dtype.type  # noqa: E741
     has_others = len(read) > 0
@@ -130,7 +130,7 @@ def softmax_read_backward(
 def inverse_rms_backward(
     x: np.ndarray, scale: np.ndarray, of_scale: np.ndarray, of_x: np.ndarray
 ) -> np.ndarray:
-    """The gradient of x [N, C], whose 1/√(mean of x² + eps) is `scale` [N]."""
+    """The gradient of x [N, C]; `scale` [N] is 1/√(mean of x² + eps)."""
     N, C = x.shape
     found = np.empty_like(x)
     for n in range(N):
@@ -189,5 +189,5 @@ class SoftmaxRead(CustomVJP):
 
 
 def absent(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The read and the logarithms of no other sources."""
+    """Empty read and logarithms, for no other sources."""
     return np.empty((0, *v.shape[1:]), v.dtype), np.empty((0, 0, 0), v.dtype)

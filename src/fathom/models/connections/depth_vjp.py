@@ -1,6 +1,6 @@
 """Reads over depth with a custom VJP: a softmax over sources, and their norms.
 
-A function that only reads the sources returns them as its last output, as those of `custom_vjp` do.
+A function that only reads the sources returns them as its last output, as in `custom_vjp`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class SoftmaxRead(CustomVJP):
     the softmax's sums [R, H, N], sources). Logits are s (q·v) over a head's channels; a read is
     Σ p v, or Σ p s v if `values_normed`.
 
-    With the reads and logarithms of other sources as fourth and fifth input, the softmax is over
-    these too: softmax in two phases.
+    With the reads and logarithms of other sources as fourth and fifth input, the softmax also
+    covers these: a softmax in two phases.
     """
 
     loops_from = 0
@@ -90,7 +90,7 @@ class SoftmaxRead(CustomVJP):
         (queries, v, s, *others), (products, p) = xs, saved
         of_read, of_log_sum, of_v = gradients
         z, Q = self.sizes(queries, v), self.by_head(ops, queries)
-        of_values = self.products(ops, of_read, v)  # of p, or of p s
+        of_values = self.products(ops, of_read, v)  # gradient of p, or of p s
         of_p = of_values * s if self.values_normed else of_values
         if others:
             read, _ = others
@@ -133,7 +133,7 @@ class SoftmaxRead(CustomVJP):
         return ops.reshape(ops.reshape(queries, (R, 1, C)) * own, (R * H, C))
 
     def of_queries(self, ops: Ops, of_heads: Array, z: Sizes) -> Array:
-        """The gradient [R, C] of queries, from that of `by_head` [R·H, C]."""
+        """The gradient [R, C] of queries, from the gradient [R·H, C] of `by_head`."""
         if z.H == 1:
             return of_heads
         own = ops.constant(np.repeat(np.eye(z.H), z.c, axis=1))

@@ -1,4 +1,4 @@
-"""`frac`: one stream cut into parts that are mixed as streams are, without widening."""
+"""`frac`: one stream cut into parts that are mixed like streams, without widening."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Frac(Settings):
     """x is m parts x_s of C/m channels: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s.
 
-    f reads all parts of H_pre x, an m × m matrix, side by side, and what it returns is cut alike.
-    At first H_pre and H_res are the identity, and H_post is 1 in each part.
+    H_pre is m × m. f reads the parts of H_pre x concatenated, and its output is cut in the same
+    way. Initially H_pre and H_res are the identity, and H_post is 1 in each part.
     """
 
     kind: Literal["frac"] = "frac"
@@ -33,7 +33,7 @@ class Frac(Settings):
     def at(self, context: ConnectionContext) -> FracConnection:
         """The connection in a network.
 
-        Raises ConfigError for a width that m does not divide, and where f adds its input itself.
+        Raises ConfigError for a width that m does not divide, and if f adds its input itself.
         """
         if context.width % self.fractions:
             raise ConfigError(
@@ -52,8 +52,7 @@ class Coefficients(NamedTuple):
     """The parameters of one layer; None if absent."""
 
     b: Array
-    """[logits]: the entries of H_pre, H_res and H_post, one after the other; all there is where
-    they are static."""
+    """[logits]: entries of H_pre, H_res and H_post, concatenated; the only field if static."""
     phi: Array | None = None
     """[rows, inputs]"""
     alpha: Array | None = None
@@ -65,17 +64,17 @@ class FracState(NamedTuple):
 
     per_layer: tuple[Coefficients, ...]
     x: Array
-    """[N, m, M]; mixed already once the layer has read"""
+    """[N, m, M]; already mixed after the layer has read"""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     post: Array | None = None
-    """[N or 1, m, 1]: the weights of what the layer that has read will return."""
+    """[N or 1, m, 1]: weights for the output of the layer that has read."""
     passed: Arrays = ()
     """H_res [N or 1, m, m] of every layer that has read, for the trace: without gradients."""
 
 
 PARTS = ("pre", "res", "post")
-"""H_pre and H_res are multiplied with the same x, so they lie side by side."""
+"""Parts in order; H_pre and H_res are adjacent, since both are multiplied with the same x."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class FracConnection(Connection):
         return ops.reshape(parts, (N, m, positions * (C // m)))
 
     def joined(self, ops: Ops, x: Array, shape: tuple[int, ...]) -> Array:
-        """The inverse of `cut`, to that shape."""
+        """The inverse of `cut`, to shape `shape`."""
         (N, m, M), C = x.shape, self.context.width
         if self.context.pooled_axes:
             x = ops.reshape(x, (N, m, M // (C // m), C // m))

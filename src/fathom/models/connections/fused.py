@@ -1,8 +1,8 @@
-"""Sinkhorn's passes on a GPU, each direction as one kernel that Triton compiles.
+"""Sinkhorn's passes on a GPU, each direction as one kernel compiled by Triton.
 
-As tensor operations, 20 iterations are 280 kernels forward and backward, whose launches take most
-of a step. The formulas are those of `loops`, on PyTorch's tensors K [S, S, N], whose rows are what
-the first pass divides.
+As tensor operations, 20 iterations are 280 kernels forward and backward, and launching them takes
+most of a step. The formulas are those of `loops`, on PyTorch tensors K [S, S, N]. The first pass
+divides rows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from fathom.models.ops import Array
 
 BLOCK = 32
-"""Matrices that one program normalises."""
+"""Number of matrices that one program normalises."""
 
 
 def scales_of_passes(K: Array, passes: int, floor: float, added: float) -> Array:
-    """Scales [passes + 1, S, N]: ones, and what each pass finds. S is a power of two."""
+    """Scales [passes + 1, S, N]: ones, then the result of each pass. S is a power of two."""
     S, _, N = K.shape
     found = K.new_empty((passes + 1, S, N))
     _scales[(triton.cdiv(N, BLOCK),)](K, found, N, floor, added, S, passes, BLOCK, num_warps=1)
@@ -28,7 +28,7 @@ def scales_of_passes(K: Array, passes: int, floor: float, added: float) -> Array
 
 
 def passes_backward(K: Array, scales: Array, g: Array, added: float) -> Array:
-    """The gradient of K [S, S, N], from that of the normalised matrices, `g`."""
+    """The gradient of K [S, S, N], from the gradient `g` of the normalised matrices."""
     S, _, N = K.shape
     of_K, passes = K.new_empty(K.shape), len(scales) - 1
     grid = (triton.cdiv(N, BLOCK),)
@@ -104,7 +104,7 @@ def _backward(  # noqa: ANN202
         t = passes - 1 - step
         scale = tl.load(scales + (t + 1) * S * N + rows, mask=inside, other=1.0)
         other = tl.load(scales + t * S * N + rows, mask=inside, other=1.0)
-        # The last scale but one is also in the normalised matrices.
+        # The second-to-last scale is also a factor of the normalised matrices.
         keep = tl.where(step == 0, 1.0, 0.0).to(k.dtype)
         if t % 2 == 0:
             of_rows = added * of_rows - of_u * scale * scale

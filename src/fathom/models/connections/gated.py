@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Gated(Settings):
     """x_s ← x_s + 2σ(W x̃/S)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(U silu(D x̃/S)).
 
-    x̃_s = (1 + g_s) ∘ RMSNorm(x_s), and x̃ all of them in one vector. The output is read as f's
-    input is, with a U, a D and a g of its own. As what is read is normed, f and the network leave
-    out the norms with which they begin.
+    x̃_s = (1 + g_s) ∘ RMSNorm(x_s), and x̃ is their concatenation. The output is read like f's
+    input, with its own U, D and g. Reads are normed, so f omits its first norm, and the network its
+    final norm.
     """
 
     kind: Literal["gated"] = "gated"
@@ -47,7 +47,7 @@ class Gated(Settings):
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
     def at(self, context: ConnectionContext) -> GatedConnection:
-        """The connection in a network. Raises ConfigError where f keeps its norm."""
+        """The connection in a network. Raises ConfigError if f keeps its norm."""
         if not context.optional_norms:
             raise ConfigError(
                 "gated: what it reads is normed, so functions leave out their own norm, and those "
@@ -71,7 +71,7 @@ class GatedState(NamedTuple):
     """A pass up to a layer: N sets of coefficients; M covers all other axes of a stream."""
 
     readers: tuple[Reader, ...]
-    """Of each layer, and of the output."""
+    """Parameters of the read of each layer, and of the output."""
     phi_post: tuple[Array, ...]
     """W [S, S·C] of each layer."""
     streams: Array
@@ -79,7 +79,7 @@ class GatedState(NamedTuple):
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     post: Array | None = None
-    """[N, S]: the weights of what the layer that has read will return."""
+    """[N, S]: weights for the output of the layer that has read."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class GatedConnection(Connection):
     context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
-        """Those of reads [L + 1, …], the last of which are the output's, and W [L, …]."""
+        """Parameters of reads [L + 1, …], the last one of the output, and W [L, …]."""
         s, L, C = self.settings, self.context.layers, self.context.width
         S, start = s.streams, Normal(s.std)
         rank, gates = max(1, round(s.rank * C)), S * C if s.per == "channel" else S
@@ -145,7 +145,7 @@ class GatedConnection(Connection):
     def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array]:
         """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, the x̃ [N, S·C] that gates are computed from).
 
-        Where positions are pooled, that x̃ is of the means of streams over them.
+        If positions are pooled, that x̃ is of the streams' means over them.
         """
         (N, S, M), C, reader = state.streams.shape, self.context.width, state.readers[k]
         x = ops.reshape(state.streams, (N, S, M // C, C))

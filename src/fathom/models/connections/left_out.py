@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class LeftOut(Connection):
-    """Another connection, in which the functions of one block count for nothing.
+    """Another connection, in which the functions of one block add nothing.
 
-    Whatever they return, it takes zero for it; of functions that have a residual of their own it
-    takes what they were given. So a block adds nothing, and streams are mixed as ever.
+    Their outputs are replaced by zero, or by their inputs if the functions have their own residual.
+    Streams are still mixed.
     """
 
     def __init__(self, whole: Connection, block: int) -> None:
-        """`block`: which one, from 0."""
+        """`block`: index of the block, from 0."""
         self.whole, self.block = whole, block
         self.context = whole.context
         self.is_plain, self.reads_normed = whole.is_plain, whole.reads_normed

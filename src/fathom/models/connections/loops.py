@@ -1,10 +1,10 @@
-"""What connections compute on the CPU, as loops that numba compiles.
+"""Functions of connections on the CPU, in loops compiled by numba.
 
-PyTorch, MLX and NumPy run each as several operations. Most of their time goes into calls, and into
-memory that they write and read again. A loop passes over the memory once.
+PyTorch, MLX and NumPy run each function as several operations. Most of their time goes into calls
+and into writing and reading intermediate arrays. A loop passes over the memory once.
 
-The classes are those of `custom_vjp`, where the formulas stand; the loops of Sinkhorn's passes
-serve `sinkhorn`. Arrays are contiguous NumPy arrays of one float type.
+The classes implement `custom_vjp`, which has the formulas; the loops of Sinkhorn's passes are
+used by `sinkhorn`. Arrays are contiguous NumPy arrays of one float type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def load() -> None:
-    """Let numba load what the first call of any function needs: half a second."""
+    """Trigger numba's loading at the first call of any function, which takes half a second."""
     one = np.ones((1, 1, 1), np.float32)
     row_products(one[0], one)
 
@@ -119,7 +119,7 @@ def mix(H: np.ndarray, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.
 
 @compiled
 def mix_backward(H: np.ndarray, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients (g xᵀ [N, S, S], Hᵀ g [N, S, M]) of H x, whose gradient is g [N, S, M]."""
+    """Gradients g xᵀ [N, S, S] of H and Hᵀ g [N, S, M] of x; H x has the gradient g [N, S, M]."""
     N, S, M = x.shape
     of_H, of_x = np.empty_like(H), np.empty_like(x)
     for n in range(N):
@@ -196,20 +196,20 @@ class Adding(CustomVJP):
 
 
 # --- Sinkhorn's passes ----------------------------------------------------------------------------
-# Of matrices K [S, S, N], whose rows are what the first pass divides. Sums are added in the order
-# of `sinkhorn.Passes`, so that the scales have the same digits.
+# For matrices K [S, S, N]; the first pass divides rows. Sums are added in the order of
+# `sinkhorn.Passes`, so that the scales have the same digits.
 
 
 @compiled_in_order
 def _add_product(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """total += a·b, all [N]: a loop of its own, which the compiler makes one over vectors."""
+    """total += a·b, all [N], in a separate loop that the compiler can vectorise."""
     for n in range(len(total)):
         total[n] += a[n] * b[n]
 
 
 @compiled_in_order
 def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> np.ndarray:
-    """Scales [passes + 1, S, N]: ones, and what each pass finds."""
+    """Scales [passes + 1, S, N]: ones, then the result of each pass."""
     S, _, N = K.shape
     low, more = K.dtype.type(floor), K.dtype.type(added)
     found = np.ones((passes + 1, S, N), K.dtype)
@@ -224,7 +224,7 @@ def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> 
             for n in range(N):
                 before = inverse[n]
                 least = low * before
-                # A sum that is not a number stays so.
+                # A sum that is NaN stays NaN.
                 inverse[n] = (least if total[n] < least else total[n]) + more * before
                 scale[n] = 1 / inverse[n]
     return found
@@ -232,7 +232,7 @@ def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> 
 
 @compiled_in_order
 def passes_backward(K: np.ndarray, scales: np.ndarray, g: np.ndarray, added: float) -> np.ndarray:
-    """The gradient of K [S, S, N], from that of the normalised matrices, `g`."""
+    """The gradient of K [S, S, N], from the gradient `g` of the normalised matrices."""
     S, _, N = K.shape
     passes, more = len(scales) - 1, K.dtype.type(added)
     last, other = scales[passes], scales[passes - 1]
@@ -252,7 +252,7 @@ def passes_backward(K: np.ndarray, scales: np.ndarray, g: np.ndarray, added: flo
     for t in range(passes - 1, -1, -1):
         side = t % 2
         of_sums = of_scales[1 - side]
-        if t < passes - 1:  # the last scale but one is also in the normalised matrices
+        if t < passes - 1:  # the second-to-last scale also scales the output
             of_sums[:] = 0
         for i in range(S):
             of_inverse, of_scale, scale = of_inverses[side, i], of_scales[side, i], scales[t + 1, i]

@@ -1,7 +1,7 @@
-"""`module`: a connection of one's own, in PyTorch, from a file that a config names.
+"""`module`: your own connection in PyTorch, from a file that a config names.
 
 How to write one: docs/library.md, "Your own connection". The file is executed when its parameters
-are first asked for, and only if it has the hash that the settings name.
+are first needed, and only if its hash is that in the settings.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 VERBS = ("open", "read", "write", "close")
 
 CONTEXT = ("layers", "width", "per_block", "pooled_axes")
-"""Facts about the network: arguments of a class or function that names them."""
+"""Facts about the network, passed to classes or functions with arguments of these names."""
 
 
 class TorchModule(Settings):
-    """A PyTorch module or function in a file of one's own; other settings are its arguments."""
+    """A PyTorch module or function in your own file; other settings are its arguments."""
 
     kind: Literal["module"] = "module"
     module: Text = Field(description="FILE.py:NAME")
@@ -53,9 +53,9 @@ class TorchModule(Settings):
     @model_validator(mode="before")
     @classmethod
     def _take_settings(cls, data: object) -> object:
-        """Other keys are arguments.
+        """Move other keys into `settings`, the arguments.
 
-        Raises ValueError if the file cannot be read, and for what a run cannot record.
+        Raises ValueError if the file cannot be read, and for arguments that a run cannot record.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("module"), str):
             return data
@@ -76,11 +76,11 @@ class TorchModule(Settings):
         return known
 
     def at(self, context: ConnectionContext) -> ModuleConnection:
-        """The connection in a network. Executes nothing yet."""
+        """The connection in a network. Does not execute the file yet."""
         return ModuleConnection(self, context)
 
     def build(self, context: ConnectionContext, seed: int) -> nn.Module:
-        """The module, with PyTorch's random numbers of a seed. Raises ConfigError.
+        """The module, built with PyTorch's random numbers at a seed. Raises ConfigError.
 
         Executes the file.
         """
@@ -92,7 +92,7 @@ class TorchModule(Settings):
         if not issubclass(made, torch.nn.Module):
             raise ConfigError(f"{self.module} is no torch.nn.Module; make it a subclass")
         arguments = self._arguments(made, context)
-        # Gradients may need its buffers later, wherever it is made.
+        # Not in inference mode: gradients may need its buffers later.
         with OwnCode(self.module), torch.random.fork_rng([]), torch.inference_mode(False):
             torch.manual_seed(seed)
             module = made(**arguments)
@@ -106,7 +106,7 @@ class TorchModule(Settings):
     def _arguments(
         self, made: Callable[..., Any], context: ConnectionContext, passed: int = 0
     ) -> dict[str, Any]:
-        """Its arguments by name, after the `passed` ones. Raises ConfigError."""
+        """Arguments of `made` by name, after the first `passed`. Raises ConfigError."""
         signature = inspect.signature(made)
         names = [*signature.parameters][passed:]
         facts = {name: getattr(context, name) for name in CONTEXT if name in names}
@@ -120,7 +120,7 @@ class TorchModule(Settings):
 
 
 def split_name(module: str) -> tuple[str, str]:
-    """The two parts of FILE.py:NAME. Raises ConfigError."""
+    """(FILE.py, NAME) from FILE.py:NAME. Raises ConfigError."""
     file, _, name = module.rpartition(":")
     if PurePath(file).suffix != ".py" or not name.isidentifier():
         raise ConfigError(f"module must be like my_connection.py:TwoStreams, but is {module!r:.80}")
@@ -128,10 +128,10 @@ def split_name(module: str) -> tuple[str, str]:
 
 
 def _read(module: str) -> bytes:
-    """The file of FILE.py:NAME. Raises ConfigError."""
+    """Content of the file in FILE.py:NAME. Raises ConfigError."""
     file, _ = split_name(module)
-    # A run records the path, and holds no absolute one.
-    # Nor one in a hidden folder, such as .venv, whose files anybody knows.
+    # A run records the path, and must not contain an absolute one.
+    # Nor one in a hidden folder such as .venv, whose files are publicly known.
     if PurePath(file).is_absolute() or any(part[0] == "." for part in PurePath(file).parts):
         raise ConfigError(
             f"module: {file} is outside of this folder, or hidden; copy it into this folder, or "
@@ -151,7 +151,7 @@ def _digest(content: bytes) -> str:
 
 @cache
 def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a function
-    """A class or function of a file, which is executed. Raises ConfigError."""
+    """Execute a file and return its class or function. Raises ConfigError."""
     file, _, name = module.rpartition(":")
     content = _read(module)
     if _digest(content) != digest:
@@ -172,10 +172,10 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
 
 
 class OwnCode:
-    """A context in which whatever is raised is a mistake in a module: it becomes a ConfigError.
+    """Context that turns errors of a user's module into ConfigError with the line in the file.
 
-    It says where in the file, if it was there; `anywhere`: or else too. Errors that name their fix
-    stay as they are.
+    `anywhere`: also errors raised outside of the file. UserError, which names its fix, and OSError
+    are not changed.
     """
 
     def __init__(self, module: str, *, anywhere: bool = True) -> None:
@@ -199,7 +199,7 @@ class OwnCode:
 
 
 def own_code(connection: object) -> AbstractContextManager[None]:
-    """`OwnCode` of a connection's settings if they are a module's, for errors in its file alone."""
+    """`OwnCode` for errors in a module's file alone; no effect for settings of other kinds."""
     if isinstance(connection, TorchModule):
         return OwnCode(connection.module, anywhere=False)
     return nullcontext()
@@ -217,20 +217,20 @@ def _as_module(function: Callable[..., Tensor]) -> nn.Module:
 
 
 def has_verbs(module: nn.Module) -> bool:
-    """Whether a module has the four verbs, by which it is then called."""
+    """Whether a module has the four verbs, which are then called instead of `forward`."""
     return all(callable(getattr(module, verb, None)) for verb in VERBS)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The initial values that a module gave one of its parameters."""
+    """Distribution of one parameter: the initial values that its module gives it."""
 
     connection: ModuleConnection
     name: str
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Values at the seed of the training: all of a module's parameters are drawn together."""
-        seed, _ = rng.bit_generator.seed_seq.entropy  # as `init.draw` makes it
+        """Values at the seed of the training; all parameters of a module are drawn together."""
+        seed, _ = rng.bit_generator.seed_seq.entropy  # as `init.draw` sets it
         return self.connection.initial(seed)[self.name]
 
 
@@ -238,15 +238,15 @@ class ModulePass(NamedTuple):
     """A pass up to a verb."""
 
     module: nn.Module
-    """With the parameters of this pass."""
+    """The module with the parameters of this pass."""
     state: Any
-    """The module's own. Of `forward`: the input, then the outputs of the functions so far."""
+    """State of the verbs. With `forward`: the input, then the outputs of functions so far."""
     read: Tensor | None = None
     """The input of the function that has not written yet."""
 
 
 class Reached(Exception):  # noqa: N818, no error
-    """Ends a `forward` at a function, with its input."""
+    """Ends a `forward` at a function, and carries the function's input."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ class Reached(Exception):  # noqa: N818, no error
 
 @dataclass(frozen=True)
 class ModuleConnection(Connection):
-    """A PyTorch module around functions that never add their input: it is subtracted if they do."""
+    """A PyTorch module around functions; if they add their input, it is subtracted."""
 
     settings: TorchModule
     context: ConnectionContext
@@ -267,7 +267,7 @@ class ModuleConnection(Connection):
 
     @cached_property
     def _kept(self) -> dict[Any, Any]:
-        """Initial values of the last seed; the template by device and type."""
+        """Cache: initial values of the last seed, and the template by device and type."""
         return {}
 
     def initial(self, seed: int) -> dict[str, np.ndarray]:
@@ -277,13 +277,13 @@ class ModuleConnection(Connection):
         return self._kept["values"]
 
     def draw(self, seed: int) -> dict[str, np.ndarray]:
-        """The same, drawn anew."""
+        """The values of `initial`, drawn without the cache, float64."""
         module = self.settings.build(self.context, seed)
         return {name: p.detach().double().numpy() for name, p in module.named_parameters()}
 
     @property
     def exempt(self) -> tuple[str, ...]:
-        """Parameters that its `no_decay` names. Raises ConfigError for a name of none."""
+        """Parameters named in the module's `no_decay`. Raises ConfigError for unknown names."""
         names = getattr(self.template, "no_decay", ())
         if not isinstance(names, (list, tuple, set, frozenset)):
             raise ConfigError(f"{self.settings.module}: no_decay: must be a list of names")
@@ -334,7 +334,7 @@ class ModuleConnection(Connection):
         return x, state._replace(read=x)
 
     def _read_of_forward(self, state: ModulePass, k: int) -> Tensor:
-        """The input of function k: `forward` is run again up to it, over the outputs so far."""
+        """Input of function k, found by running `forward` again with the outputs so far."""
 
         def reach(x: Tensor) -> Tensor:
             raise Reached(x)
@@ -383,19 +383,19 @@ class ModuleConnection(Connection):
 
 
 def _constant(y: Tensor) -> Callable[[Tensor], Tensor]:
-    """A function that has returned y."""
+    """A function that returns y for every input."""
     return lambda _: y
 
 
 def _branch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What a function with a residual adds to its input."""
+    """Output of a function with a residual, minus its input."""
     return function(x) - x
 
 
 def _with_parameters(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
-    """A copy of a module that shares all but its parameters: `values` by the id of each of those.
+    """A shallow copy of a module, with parameters replaced by `values`, by their id.
 
-    By id, since two names may share one.
+    By id, since two names may share a parameter.
     """
     twin = copy.copy(module)
     parts = {

@@ -1,4 +1,4 @@
-"""The parameters of connections from the weights of released models, by the releases' names."""
+"""Parameters of connections from the weights of released models."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def _stacked(ops: Ops, rows: Sequence[Array]) -> Array:
 
 
 def _joined(ops: Ops, rows: Sequence[Array]) -> Array:
-    """One or several rows [C] of each: [rows, C]."""
+    """Concatenate arrays of one or several rows [C]: [rows, C]."""
     return ops.concatenate([ops.reshape(row, (-1, row.shape[-1])) for row in rows], axis=0)
 
 
 class Names(NamedTuple):
-    """Where a release keeps what a connection needs. `{}` stands for the number of a layer."""
+    """Names of a connection's parameters in a release. `{}` stands for the number of a layer."""
 
     layers: Mapping[str, tuple[str, ...]]
-    """By our name, those in one layer of the release: stacked over all layers."""
+    """By our name, the names in one layer of the release, stacked over all layers."""
     last: Mapping[str, str] = {}
-    """By our name, one more at the end of the stack."""
+    """By our name, the name of one more array at the end of the stack."""
     once: Mapping[str, str | tuple[str, ...]] = {}
-    """By our name, one that is of no layer; or several, stacked."""
+    """By our name, the name of an array outside of layers, or of several to stack."""
     functions: int = 2
-    """How many wrapped functions are a layer of the release."""
+    """Number of wrapped functions in a layer of the release."""
     unread: int = 0
-    """How many functions at the beginning have none; the release may have some without effect."""
+    """Number of first functions without parameters; a release may have some without effect."""
     together: Callable[[Ops, Sequence[Array]], Array] = _stacked
-    """Makes one array of those of all layers."""
+    """Combines the arrays of all layers into one."""
     made: Callable[[Ops, Found], Found] = _as_they_are
-    """Makes our parameters of what was found under these names."""
+    """Converts the arrays found under these names to our parameters."""
 
 
 def _split_maps(ops: Ops, found: Found) -> Found:
-    """fn, base and scale of all layers as φ, b and α: rows of pre, of post, and of H_res."""
+    """Split fn, base and scale of all layers into φ, b and α of pre, post and H_res."""
     fn, base = found.pop("fn"), found.pop("base")
     L, alpha = fn.shape[0], found.pop("scale")
     parts = ("pre", "post", "res")[: alpha.shape[1]]
@@ -64,12 +64,12 @@ def _split_maps(ops: Ops, found: Found) -> Found:
 
 
 def _flat_gains(ops: Ops, found: Found) -> Found:
-    """Numbers that a release keeps in arrays of one."""
+    """Flatten scalars that a release stores as arrays with one entry."""
     return {name: ops.reshape(value, (value.shape[0],)) for name, value in found.items()}
 
 
 def _hyper(head: bool) -> Names:
-    """DeepSeek's modules, which GLM and Hunyuan have too."""
+    """Names in DeepSeek's modules, which GLM and Hunyuan also use."""
     layers = {
         part: tuple(f"layers.{{}}.{hc}.{part}" for hc in ("attn_hc", "ffn_hc"))
         for part in ("fn", "base", "scale")
@@ -188,7 +188,7 @@ RELEASES = Registry(
         ),
     }
 )
-"""Of each released scheme that has parameters."""
+"""Names for each released scheme that has parameters."""
 
 
 def of_release(
@@ -196,8 +196,8 @@ def of_release(
 ) -> Found:
     """A scheme's parameters, by our names, from a release's state dict.
 
-    `layers`: how many functions are wrapped. `prefix` of the names, as in `model.`; None: the only
-    one that there is. Raises ValueError for weights of another model.
+    `layers`: number of wrapped functions. `prefix`: prefix of the names, such as `model.`; None:
+    the only one present. Raises ValueError for weights of another model.
     """
     if scheme not in RELEASES:
         known = join_values(RELEASES)
@@ -229,7 +229,7 @@ def of_release(
 
 
 def _prefix_of(name: str, weights: Mapping[str, Array]) -> str:
-    """What stands before the name in the only key that ends with it. Raises ValueError."""
+    """Prefix of the name in the only key that ends with it. Raises ValueError."""
     found = [key.removesuffix(name) for key in weights if key == name or key.endswith(f".{name}")]
     if len(found) != 1:
         several = f"several {name}; name one of the prefixes {join_values(map(repr, found))}"

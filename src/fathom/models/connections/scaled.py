@@ -1,4 +1,4 @@
-"""`scaled`: a single stream, where the stream or what is added to it has a scale."""
+"""`scaled`: a single stream, with scales on the stream or on its updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Scaled(Settings):
-    """x ← scale(norm(x), f(norm(x))): x + f(x), with a scale on either side of the sum."""
+    """x ← scale(norm(x), f(norm(x))): x + f(x), with a scale on either term."""
 
     kind: Literal["scaled"] = "scaled"
     scale: AnyScale = "constant"
@@ -41,7 +41,7 @@ class Scaled(Settings):
     )
 
     def at(self, context: ConnectionContext) -> ScaledConnection:
-        """The connection in a network. Raises ConfigError where f cannot do without its own."""
+        """The connection in a network. Raises ConfigError if f keeps its own residual or norm."""
         if context.has_residual:
             raise ConfigError(
                 "scaled: a block adds to its input itself, and has no sum left to scale; take "
@@ -60,9 +60,9 @@ class ScaledState(NamedTuple):
 
     per_layer: tuple[Layer, ...]
     gains: Arrays
-    """[C] of the norm of each layer and of the output; none of a norm without."""
+    """Gains [C] of the norm of each layer and of the output; empty without gains."""
     initial: Arrays
-    """Of each block: the weights of the first stream; none where it is not used again."""
+    """Weights of the first stream in each block; empty if it is not used again."""
     first: Array
     """[…, C]: the first stream."""
     x: Array

@@ -1,4 +1,4 @@
-"""How a single stream is added to: the components of `scaled`."""
+"""Components of `scaled`: how a single stream is updated."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from fathom.models.ops import Array, Ops
 
 Layer = dict[str, "Array"]
-"""What one layer computes its sum with, by name."""
+"""Arrays with which one layer computes its sum, by name."""
 
 Eps = Annotated[Number, Field(gt=0)]
 
 
 def not_(value: object) -> bool:
-    """For settings that a spec leaves out while they are false."""
+    """Condition under which a spec omits a setting: it is false."""
     return not value
 
 
 def blocks_of(context: ConnectionContext) -> int:
-    """How many blocks the wrapped functions make."""
+    """Number of blocks of wrapped functions."""
     return context.layers // context.per_block
 
 
@@ -56,7 +56,7 @@ class Scale(Settings):
     def per_layer(
         self, ops: Ops, params: dict[str, Array], context: ConnectionContext
     ) -> list[Layer]:
-        """What `sum` takes, of each layer: its parameters by default."""
+        """Arrays of each layer for `sum`; its parameters by default."""
         return unstacked(ops, params, list(self.parameters(context)), context.layers)
 
     def opened(self, params: Layer, x: Array) -> Array:
@@ -66,7 +66,7 @@ class Scale(Settings):
     def sum(
         self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
     ) -> Array:
-        """The stream […, C] after layer k, which found x and returned y."""
+        """The stream […, C] after layer k, from the stream x before it and its output y."""
         raise NotImplementedError
 
 
@@ -86,9 +86,9 @@ class ConstantScale(Scale):
 
 
 class DepthScale(Scale):
-    """√((n − 1)/n) x + y/√n, where the embedded input counts as one and n counts all that is added.
+    """√((n − 1)/n) x + y/√n, where n counts the embedded input and all outputs up to y.
 
-    So the variance stays one, if that of each part is one and they are independent.
+    So the variance stays one, if these are independent and have variance one.
     """
 
     kind: Literal["depth"] = "depth"
@@ -146,7 +146,7 @@ class LearnedScale(Scale):
 
 
 class LayerScale(Scale):
-    """x + a y, with one learned number a per layer, from 1."""
+    """x + a y, with one learned scalar a per layer, initially 1."""
 
     kind: Literal["layer"] = "layer"
 
@@ -160,7 +160,7 @@ class LayerScale(Scale):
 
 
 class GainScale(Scale):
-    """x + g y, with a learned number g for each layer, at first 1/√L."""
+    """x + g y, with one learned scalar g per layer, initially 1/√L."""
 
     kind: Literal["gain"] = "gain"
 
@@ -218,7 +218,7 @@ class LaurelScale(Scale):
 class GatedScale(Scale):
     """√max(1 − β², floor) ∘ x + β ∘ ŷ, β = σ(w/T) per channel.
 
-    ŷ is the RMS norm of y, or of (1 + g) ∘ y where y is of the last function of a block.
+    ŷ is the RMS norm of y, or of (1 + g) ∘ y for the last function of a block.
     """
 
     kind: Literal["gated"] = "gated"
@@ -239,7 +239,7 @@ class GatedScale(Scale):
     ) -> list[Layer]:
         w = params["connection.gate"] / self.temperature
         beta = ops.sigmoid(w)
-        # (1 − β)(1 + β), where 1 − β keeps its digits.
+        # 1 − β² as (1 − β)(1 + β), where 1 − β keeps its precision.
         kept = ops.sqrt(ops.maximum(ops.sigmoid(-w) * (1 + beta), self.floor))
         layers = unstacked(ops, {"kept": kept, "added": beta}, ["kept", "added"], context.layers)
         gains = ops.unstack(1 + params["connection.output_gain"])
@@ -300,25 +300,25 @@ AnyScale = one_of_registry("scale", SCALES)
 
 
 class NoNorm(Settings):
-    """The stream as it is; functions have norms of their own."""
+    """The stream unchanged; functions have their own norms."""
 
     kind: Literal["none"] = "none"
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        """None. Those of the other kinds: [L + 1, …], of each function and of the output."""
+        """None. Other kinds: [L + 1, …], one for each function and one for the output."""
         return {}
 
     def normed(self, ops: Ops, gain: Array | None, x: Array) -> Array:
-        """The stream […, C] that goes on."""
+        """The stream […, C] after the norm."""
         return x
 
     def shown(self, x: Array) -> Array:
-        """A normed stream […, C], as functions read it and as the output."""
+        """The normed stream […, C] as functions read it, and as the output."""
         return x
 
 
 class GainNorm(NoNorm):
-    """g ∘ x/√(mean x² + eps), with a gain of each function and of the output."""
+    """g ∘ x/√(mean x² + eps), with one gain per function and one for the output."""
 
     kind: Literal["gain"] = "gain"
     eps: Eps = 1e-5
@@ -332,7 +332,7 @@ class GainNorm(NoNorm):
 
 
 class SphereNorm(NoNorm):
-    """x/√(Σ x² + eps); functions read it times √C, as their own RMS norm would give it."""
+    """x/√(Σ x² + eps); functions read it times √C, the scale of an RMS norm."""
 
     kind: Literal["sphere"] = "sphere"
     eps: Eps = 1e-6
@@ -345,7 +345,7 @@ class SphereNorm(NoNorm):
 
 
 def on_sphere(ops: Ops, x: Array, eps: float) -> Array:
-    """x/√(Σ x² + eps), which has the length 1."""
+    """x/√(Σ x² + eps), a vector of length 1."""
     return x / ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) + eps)
 
 
@@ -353,16 +353,16 @@ NORMS = Registry({"none": NoNorm, "gain": GainNorm, "sphere": SphereNorm})
 AnyNorm = one_of_registry("norm", NORMS)
 
 
-# --- initial: the embedded input again, further on -----------------------------------------------
+# --- initial: the embedded input, used again in blocks -------------------------------------------
 
 
 class NoInitial(Settings):
-    """The embedded input is where the stream begins, and nowhere else."""
+    """The embedded input is only the start of the stream."""
 
     kind: Literal["none"] = "none"
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        """None. Those of the other kinds: [blocks, …]."""
+        """None. Other kinds: [blocks, …]."""
         return {}
 
     def opened(self, ops: Ops, x: Array) -> Array:
@@ -379,7 +379,7 @@ class NoInitial(Settings):
 
 
 class InitialNormed(NoInitial):
-    """Base of those that begin with the RMS norm of the embedded input."""
+    """Base class: the stream starts as the RMS norm of the embedded input."""
 
     eps: Eps = Field(1e-6, description="added to its mean square")
 
@@ -388,7 +388,7 @@ class InitialNormed(NoInitial):
 
 
 class InitialRead(InitialNormed):
-    """The first function of a block reads λ_0 x + λ_1 x_0, learned numbers, at first 1 and 0."""
+    """The first function of a block reads λ_0 x + λ_1 x_0; λ is learned, initially (1, 0)."""
 
     kind: Literal["read"] = "read"
 
@@ -400,7 +400,7 @@ class InitialRead(InitialNormed):
 
 
 class InitialWritten(InitialNormed):
-    """After each block s x_0 is added to the stream; s is a learned number, at first 0."""
+    """After each block, s x_0 is added to the stream; s is learned, initially 0."""
 
     kind: Literal["write"] = "write"
 

@@ -1,6 +1,6 @@
-"""Presets: the residual schemes that have a name, and how names and settings become a scheme.
+"""Presets: the named residual schemes, and the resolution of names and settings to schemes.
 
-docs/schemes.md lists them; `fathom schema` makes its tables from here.
+docs/schemes.md lists them; `fathom schema` generates its tables from this module.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ Scheme = (
     | TorchModule
 )
 
-# Initial logits of the image study: 5 for the first stream, and for the others …
-_FIRST_STREAM = {"on": 5.0, "off": 0.0}  # … 0, before a softmax,
-_ONLY_FIRST_STREAM = {"on": 5.0, "off": -5.0}  # … or −5, raw or before σ.
-# Layer l starts with stream l mod S.
+# Initial logits of the image study: 5 for the first stream, and for the others:
+_FIRST_STREAM = {"on": 5.0, "off": 0.0}  # 0, before a softmax
+_ONLY_FIRST_STREAM = {"on": 5.0, "off": -5.0}  # −5, raw or before σ
+# Layer l initially uses stream l mod S.
 _A_STREAM_EACH = {"on": 1.0, "off": -1.0, "stream": "cycle"}
 
 _DEMO_START = {"diagonal": 1.0, "off_diagonal": -1.0}
@@ -80,7 +80,7 @@ _DYNAMIC_START = {"diagonal": 5.0, "off_diagonal": -5.0, "noise": 0.01}
 _DYNAMIC = {
     "open": "first_only",
     "coefficients": "dynamic",
-    # Static and through σ, in hc too.
+    # Static and with σ, also in hc.
     "close": {"kind": "readout", "map": {"kind": "sigmoid", "start": _ONLY_FIRST_STREAM}},
 }
 # The source adds a constant to every sum; others keep sums above a floor.
@@ -109,7 +109,7 @@ _MHC_LITE = {
     "H_res": "permutations",
     "close": "sum",
 }
-# What transformers and mlx-lm give a new model: α 1, b 0, and ε added to σ and to sums.
+# A new model in transformers and mlx-lm: α 1, b 0, and ε added to σ and to sums.
 _EPSILON = 1e-6
 _DEEPSEEK = {
     "open": "copies",
@@ -162,7 +162,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         # the ordinary residual network. The dynamic part starts at zero.
         "hc_paper_static": _HC_PAPER,
         "hc_paper": {**_HC_PAPER, "coefficients": {"kind": "dynamic_per_stream", "phi": 0.0}},
-        # The mHC paper. It does not say where φ and b start; these are the values of a reproduction
+        # The mHC paper. It does not give initial φ and b; these are values of a reproduction
         # (hyper-connection-factory).
         "mhc_paper": _MHC_PAPER,
         "mhc_kernels": {
@@ -211,7 +211,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         },
         # Streams that differ before the first layer.
         "mhc_scaled": {**_MHC_PAPER, "open": "learned_scales"},
-        # In released models, with the start that a new model has there.
+        # In released models, with the initial values of a new model there.
         "deepseek_v4": {
             **_DEEPSEEK,
             "close": {
@@ -220,7 +220,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
                 "coefficients": _DEEPSEEK["coefficients"],
             },
         },
-        # Its start is not published: as in deepseek_v4.
+        # Its initial values are not published; these are from deepseek_v4.
         "deepseek_v41": {
             **_DEEPSEEK,
             "coefficients": {**_DEEPSEEK["coefficients"], "eps": 1e-20},
@@ -277,7 +277,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         },
         "minimax": {"kind": "scaled", "scale": {"kind": "constant"}, "norm": "gain"},
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
-        # Published with a formula and a start, in no release as they stand.
+        # Published with formula and initial values, but in no release in this form.
         "wide_residual": {
             "open": "copies",
             "pre": _A_SHARE,
@@ -304,10 +304,10 @@ def resolve(
 ) -> Scheme:
     """The scheme that a name or a mapping of settings stands for.
 
-    `value`: a name; settings laid over those of the scheme under its key `connection`; or all
-    settings of a scheme, with its `kind`. `names`: what each name stands for, in one of these
-    forms. `streams`: S, where the settings have none. Raises ConfigError naming `source`, the
-    `place` in it and the key.
+    `value`: a name; settings merged over those of the scheme in its key `connection`; or all
+    settings of a scheme, with its `kind`. `names`: the `value` of each name, in one of these forms.
+    `streams`: S, if the settings have none. Raises ConfigError naming `source`, the `place` in it
+    and the key.
     """
     try:
         settings = dict(_expand(value, names, ()))
@@ -324,7 +324,7 @@ def resolve(
 def _expand(
     value: str | Mapping[str, Any], names: Mapping[str, Any], seen: tuple[str, ...]
 ) -> Mapping[str, Any]:
-    """All settings that a value stands for, where `seen` names have led to it."""
+    """All settings that a value stands for; `seen`: names that led to it."""
     if isinstance(value, str):
         if value in seen:
             raise ConfigError(f"connection '{value}' is defined by itself")
@@ -341,9 +341,9 @@ def _expand(
 
 
 def name_behind(value: str | Mapping[str, Any], names: Mapping[str, Any]) -> str:
-    """The last name that a value leads to, as in 'mhc_paper'; empty if it is settings alone.
+    """The last name that a value leads to, such as 'mhc_paper'; empty if it has no name.
 
-    `value` and `names` as in `resolve`, which has found no problem with them.
+    `value` and `names`: as in `resolve`, which must have accepted them.
     """
     name = ""
     while isinstance(value, str) or "connection" in value:

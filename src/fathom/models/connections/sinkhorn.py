@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 Side = Literal["rows", "columns"]
 
 MIN_ENTRY = 1e-30
-"""Smaller entries are raised to this: the scale of a row of zeros would overflow float32."""
+"""Minimum entry, because the scale of a row of zeros would overflow float32."""
 
 TO_LAST, TO_FIRST = (1, 2, 0), (2, 0, 1)
 """Axes that move the index of the matrix to the end, and back."""
 
 LARGEST = 16.0
-"""Sums of at most exp(16) and entries of at least MIN_ENTRY overflow no float32."""
+"""Logarithm of the maximum sum: with entries of at least MIN_ENTRY, float32 does not overflow."""
 
 
 class Start:
-    """A map of Z [S, S, N] to positive matrices K, and its derivative; here Z itself."""
+    """A map of Z [S, S, N] to positive matrices K, and its derivative; here the identity."""
 
     def values(self, ops: Ops, Z: Array) -> Array:
-        """K."""
+        """The matrices K."""
         return Z
 
     def backward(self, ops: Ops, K: Array, of_K: Array) -> Array:
@@ -49,10 +49,10 @@ START = Start()
 
 
 class BoundedExp(Start):
-    """exp of logits, each matrix divided by what keeps its sum at exp(LARGEST).
+    """exp of logits, each matrix scaled down to a sum of at most exp(LARGEST).
 
-    A common factor has no effect on the normalised matrix, but for `floor` and `added`. A matrix
-    with a smaller sum stays as it is, to the last digit.
+    A common factor has no effect on the normalised matrix, except through `floor` and `added`. A
+    matrix with a smaller sum is unchanged, to the last digit.
     """
 
     def values(self, ops: Ops, Z: Array) -> Array:
@@ -67,7 +67,7 @@ class BoundedExp(Start):
 
 @dataclass(frozen=True)
 class Softmax(Start):
-    """Softmax of each row, plus a number."""
+    """Softmax of each row, plus `added`."""
 
     added: float
 
@@ -82,10 +82,10 @@ class Softmax(Start):
 
 @dataclass(frozen=True)
 class Passes(CustomVJP):
-    """Z [N, S, S], from which `start` makes positive matrices K → (these normalised [N, S, S],).
+    """Z [N, S, S] → (K normalised [N, S, S],), where `start` maps Z to positive matrices K.
 
-    Each pass divides by `max(sum, floor) + added`. Below, rows are what the first pass divides: it
-    updates the scales of rows, the next one those of columns, and so on.
+    Each pass divides by `max(sum, floor) + added`. Below, "rows" are the side of the first pass: it
+    updates the scales of rows, the next pass the scales of columns, and so on.
     """
 
     loops_from = 0
@@ -95,13 +95,13 @@ class Passes(CustomVJP):
     floor: float
     added: float
     start: Start = START
-    """What makes K of Z."""
+    """Map from Z to K."""
 
     def forward(self, ops: Ops, Z: Array) -> tuple[Arrays, Arrays]:
         started, K = self.begin(ops, Z)
         turned = (K, ops.transpose(K, (1, 0, 2)))
         ones = 0 * K[0] + 1
-        # Pass k finds scales[k + 1] from that of the other side, scales[k].
+        # Pass k computes scales[k + 1] from scales[k], which are of the other side.
         scales, inverses = [ones], [ones, ones]
         for k in range(len(self.sides)):
             inverse = ops.sum_of_products(turned[k % 2], scales[k])
@@ -114,7 +114,7 @@ class Passes(CustomVJP):
         return (self.end(ops, K, scales[-1], scales[-2]),), (started, K, *scales)
 
     def begin(self, ops: Ops, Z: Array) -> tuple[Array, Array]:
-        """(What `start` makes of Z, K), both [S, S, N]."""
+        """(The values of `start` at Z, K), both [S, S, N]."""
         started = self.start.values(ops, ops.contiguous(ops.transpose(Z, TO_LAST)))
         return started, self.by_first_side(ops, ops.maximum(started, MIN_ENTRY))
 
@@ -125,19 +125,19 @@ class Passes(CustomVJP):
         return ops.contiguous(ops.transpose(found, TO_FIRST))
 
     def by_first_side(self, ops: Ops, x: Array) -> Array:
-        """[S, S, N], transposed if columns are divided first; or back from that."""
+        """x [S, S, N], transposed if columns are divided first; its own inverse."""
         return x if self.sides[0] == "rows" else ops.transpose(x, (1, 0, 2))
 
     def rows_and_columns(self, last: Array, other: Array) -> tuple[Array, Array]:
-        """What belongs to the side of the last pass and to the other, or from these back to it."""
+        """(u, v) from the values of the last pass's side and the other side, or the reverse."""
         return (last, other) if len(self.sides) % 2 else (other, last)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
-        """The gradient if no sum was below the floor."""
+        """The gradient of Z, correct if no sum was below the floor."""
         started, K, *scales = saved
         u, v = self.rows_and_columns(scales[-1], scales[-2])
         g = self.laid_out(ops, gradients[0])
-        # `down` are gradients of scales times −1, so that no pass has a sign to change.
+        # `down` are negative gradients of scales, so that no pass has to change a sign.
         down_K = -g * K
         down_u = ops.sum_of_products(down_K, v)
         down_v = ops.sum_of_products(ops.transpose(down_K, (1, 0, 2)), u)
@@ -152,18 +152,18 @@ class Passes(CustomVJP):
             down = ops.sum_of_products(turned[(k + 1) % 2], of_inverse)
             if len(of_inverses) == 1:
                 down = down + other
-        # A pass adds the product of a column and a row to the gradient of K: all at once.
+        # Each pass adds an outer product to the gradient of K; all are added at once.
         columns, rows = list(reversed(of_inverses)), list(scales[:-1])
         columns[1::2], rows[1::2] = rows[1::2], columns[1::2]
         of_K = g * u[:, None] * v + ops.sum_of_outer_products(columns, rows)
         return (self.of_start(ops, started, of_K),)
 
     def laid_out(self, ops: Ops, g: Array) -> Array:
-        """[N, S, S] → [S, S, N], as K is."""
+        """[N, S, S] → [S, S, N], in the layout of K."""
         return self.by_first_side(ops, ops.contiguous(ops.transpose(g, TO_LAST)))
 
     def of_start(self, ops: Ops, started: Array, of_K: Array) -> Array:
-        """The gradient of Z from that of K."""
+        """The gradient of Z from the gradient of K."""
         of_Z = self.start.backward(ops, started, self.by_first_side(ops, of_K))
         return ops.contiguous(ops.transpose(of_Z, TO_FIRST))
 

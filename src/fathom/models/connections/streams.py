@@ -103,7 +103,7 @@ class Streams(Settings):
 
     @model_validator(mode="after")
     def _there_are_dynamic_weights(self) -> Streams:
-        """Raises ValueError for what only dynamic coefficients have."""
+        """Raises ValueError for settings that need dynamic coefficients."""
         if isinstance(self.coefficients, FromStreams):
             return self
         found = {"read": self.read, "close": self.close.kind}
@@ -166,7 +166,7 @@ class StreamConnection(Connection):
         return self.settings.H_res.matrix(ops, logits, self.settings.streams, self.context.layers)
 
     def select_reported(self, ops: Ops, of_layers: Array) -> Array:
-        """[L, …] → [3, …]: where the first, the middle and the last block begin."""
+        """[L, …] → [3, …]: the first layers of the first, the middle and the last block."""
         firsts = range(0, self.context.layers, self.context.per_block)
         return ops.stack([of_layers[firsts[k]] for k in (0, len(firsts) // 2, -1)])
 
@@ -224,7 +224,7 @@ class StaticState(NamedTuple):
 
 
 class StaticStreams(StreamConnection):
-    """Coefficients are learned numbers, computed for all layers at once.
+    """Coefficients do not depend on the input, and are computed for all layers at once.
 
     A write computes the new streams and the next layer's input in one product.
     """
@@ -236,7 +236,7 @@ class StaticStreams(StreamConnection):
     def coefficients(
         self, ops: Ops, params: dict[str, Array], noise: Array | None = None
     ) -> StaticCoefficients:
-        """Those of all layers, from the parameters alone."""
+        """Coefficients of all layers, from the parameters and the gate's noise alone."""
         s, L, S = self.settings, self.context.layers, self.settings.streams
         g = s.gate.values(ops, params, noise)
         ungated = self.ungated(ops, params.get("connection.H_res"))
@@ -297,15 +297,15 @@ class Dynamics(NamedTuple):
     phi: Array
     """[rows of all parts, inputs], times α where H̃ is linear in it."""
     alpha: Array | None
-    """[logits of all parts], where φ has not taken it in."""
+    """[logits of all parts], if φ does not include it."""
     g: Array | None
-    """Its gate, a scalar."""
+    """Gate, a scalar."""
     b: Array
     """[logits of all parts]"""
 
     @classmethod
     def of_closing(cls, params: dict[str, Array]) -> Dynamics:
-        """Those of a read-out that depends on the streams."""
+        """Parameters of a read-out that depends on the streams."""
         phi, b = (params[f"connection.readout{part}"] for part in ("_phi", ""))
         return cls(phi, params.get("connection.readout_alpha"), None, b)
 
@@ -315,15 +315,15 @@ class DynamicState(NamedTuple):
 
     per_layer: tuple[Dynamics, ...]
     close: Array | Dynamics | None
-    """[S]: the weights of the streams in the output, or what they are computed with; None: the
-    last `pre`."""
+    """[S]: weights of the streams in the output, or the parameters to compute them; None: the last
+    `pre`."""
     streams: Array
     """[N, S, M]"""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     pre: Array | None
-    """[N, S]: the weights `pre` of the last layer that has read. Before the first, those that it
-    reads with if it reads late: of stream 0."""
+    """[N, S]: weights `pre` of the last layer that has read. Before the first layer reads: one for
+    stream 0 if layers read late, else None."""
     mixing: Arrays = ()
     """H_res [N, S, S] and post [N, S] of the layer that has read and not written yet."""
     passed: Arrays = ()

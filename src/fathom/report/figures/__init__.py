@@ -1,43 +1,43 @@
-"""Figures: each is one function, in any module of this package.
+"""Figures, each declared by one function in a module of this package.
 
     @figure
     def loss_comparison(steps: pd.DataFrame, title: str) -> Figure:
         '''Does the loss fall at every depth? Training loss against step.'''
 
-This is its declaration: the function's name is that of the file, its parameters are what it reads
-(below). Its docstring begins with the question that it answers, which is its title; the rest is the
-caption. The outputs and inputs of the workflow, the figures of the reports and what `fathom verify`
-expects follow from it.
+The function's name is the file's name, and its parameters are the data that it reads (see below).
+The docstring begins with the question that the figure answers, which is its title; the rest is the
+caption. The outputs and inputs of the workflow, the figures of the reports and the files that
+`fathom verify` expects follow from this declaration.
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
 metric is drawn against step, a profile along its axis, a run metric against depth. `needs`,
-`depths`, `points` and `schemes` say what a study must have for the figure to show anything: without
-it the figure is not made.
+`depths`, `points` and `schemes` set the minimum content of a study; below it the figure would be
+empty and is not made.
 
-What a figure can read, by the name of its parameter:
+Data that a figure can read, by the name of its parameter:
 
-    title            what it is of, as in 'depth-mlx on torch'
+    title            study and platform, as in 'depth-mlx on torch'
     score            the study's score (`fathom.metrics.scores.Score`)
     plain            the name of the study's plain network; None without one
-    parameters       a function: how many numbers the network of a variant at a depth learns
-    bases            by label of a variant that `rates` trains: the variant at the study's own rate
+    parameters       function of (variant, depth): number of parameters of that network
+    bases            label at the study's own rate, by each label that `rates` trains
     steps, summary, profiles, effects, effective_depth, worth, stability, cells
-                     the table of that name: its rows of one study on one platform
+                     rows of one study on one platform in the table of that name
     times            `summary` with the columns of times_summary.csv
-    ladder           cells.csv of plain networks at every factor of their steps, a column
+    ladder           cells.csv of plain networks, with a column `factor` of their steps
     mixing           learned mixing over depth by variant (`fathom.report.learned.Mixing`)
-    samples          what networks generate, by run (`fathom.report.learned.GeneratedSamples`)
+    samples          generated samples of each run (`fathom.report.learned.GeneratedSamples`)
 
-Those over all studies read whole tables (cells, published, sizes, published_sizes), and by study
-`scores` and `depth_units`. Those of docs/explained read `explained`
+Figures over all studies read whole tables (cells, published, sizes, published_sizes), and `scores`
+and `depth_units` by study. Figures of docs/explained read `explained`
 (`fathom.report.explained.Explained`).
 
-What others use:
+Names for other modules:
 
     figures_of_study(config, study)    the declarations of a study, the same on every platform
-    left_out(config, study)            those that would show nothing of it, and why
-    figures_of("overview")             also "explained": by name
-    OF_A_CELL                          those of one run
+    left_out(config, study)            figures that would be empty for it, with the reasons
+    figures_of("overview")             figures over all studies, by name; also "explained"
+    OF_A_CELL                          names of the figures of one run
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
 
@@ -47,7 +47,7 @@ What others use:
     fathom cell-figures RUN --out FOLDER
 
 PLATFORM is a value of the column `platform` (`torch`, `torch-cpu-amd-epyc-linux`). Without `--only`
-all figures of the study are drawn. The config may be the resolved `config.json`: from it come the
+all figures of the study are drawn. The config may be the resolved `config.json`; it gives the
 figures of the study, its score, and the folder of its runs.
 
 Nothing here loads matplotlib: the workflow reads the declarations at every start.
@@ -79,29 +79,29 @@ if TYPE_CHECKING:
 
 STUDY = "study"
 OTHERS = ("overview", "explained")
-"""The groups of figures, each drawn into one folder: those of studies, and these modules."""
+"""Modules whose figures form a group, drawn into one folder; all other figures form STUDY."""
 
 OF_A_CELL = ("loss", "grad_norm", "nonfinite_total", "gain_proxy_log10_max_entry")
-"""The metrics that are drawn of one run."""
+"""Metrics drawn for one run."""
 
 FORMATS: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
-"""The formats of every figure: SVG for paper and page, PNG for Markdown. The metadata are left out,
-as a date or a version would change the bytes of the same numbers."""
+"""Formats of every figure, SVG for paper and page, PNG for Markdown, with the metadata to omit: a
+date or a version would change the bytes for the same numbers."""
 
 MOST_LINES = 12
-"""A study with more variants has no figures with a line for each: colours would repeat."""
+"""Maximum number of variants in figures with a line for each; beyond it, colours would repeat."""
 
 
 NO_WEIGHTS = "runs of this study keep no weights"
-"""Why nothing can be drawn from what networks generate."""
+"""Reason for omitting figures of generated samples."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A figure, and what others need to know of it."""
+    """A figure and its metadata."""
 
     name: str
     """Its file name without suffix."""
@@ -109,13 +109,13 @@ class Declaration:
     """The names of the parameters of `draw`."""
     caption: str
     draw: Callable[..., Figure]
-    """From what it reads, by name."""
+    """Draws the figure from the data of `reads`, passed by name."""
     module: str
     """The module with the code of the figure."""
     question: str = ""
-    """The first line of its title: its question, or for a metric what is drawn."""
+    """The first line of its title: its question, or a metric and the axis it is drawn against."""
     needs: type[Settings] | UnionType = Settings
-    """A kind of connection, or a component of one, without which there is nothing to draw."""
+    """Type of a connection or component that the study must have."""
     depths: int = 1
     """Minimum number of depths; fewer would show no curve."""
     points: int = 1
@@ -147,7 +147,7 @@ def figure(draw: Callable[..., Figure] | None = None, **limits: Any) -> Callable
 
 
 def _question_and_caption(words: str) -> tuple[str, str]:
-    """The question that a docstring begins with, and the rest; without one, all is the rest."""
+    """(leading question of a docstring, rest of it); the question is empty if there is none."""
     text = " ".join(words.split())
     sentence, mark, rest = text.partition("? ")
     return (f"{sentence}?", rest) if mark and "." not in sentence else ("", text)
@@ -161,7 +161,7 @@ def figures_of(group: str) -> Registry[Declaration]:
 
 
 def find(name: str) -> Declaration:
-    """The figure of studies with this name, or that of the metric with this name.
+    """The figure of studies with this name, or the figure of the metric with this name.
 
     Raises ConfigError if there is neither.
     """
@@ -176,7 +176,7 @@ def find(name: str) -> Declaration:
 
 
 def _figure_of_metric(name: str) -> Declaration | None:
-    """A step metric against step or along its axis, or a run metric against depth."""
+    """The figure of a metric against step, along its axis or against depth; None if it has none."""
     from fathom.report.figures import panels
 
     step, run = tasks.step_metrics().get(name), tasks.run_metrics().get(name)
@@ -209,28 +209,28 @@ def _figure_of_metric(name: str) -> Declaration | None:
 
 
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
-    """The figures of a study, the same at every platform.
+    """The figures of a study, the same on every platform.
 
-    Those that its task names, those that are everywhere, effective depth where its plain network
-    has a curve over depth, and scores without a block where it asks for them, unless it has more
-    than MOST_LINES variants. Before them comes the score against the learning rate where
-    connections differ in nothing else, which then says all, or contrasts where it has some, or too
-    many variants. With a ladder, worth and the ladder stand in the place of the frontier. With
-    `rates`, stability and contrasts stand in the place of all these, since the ladder is of one
-    rate and one depth. A figure that would show nothing of the study is not among them.
+    First, with `rates`: stability and effects. Else, if learning rates vary and no two variants
+    share connection and rate: the score against the rate. Else, with contrasts or more than
+    MOST_LINES variants: effects and variants. Then, without `rates`, as a ladder is of one rate and
+    one depth: worth and the ladder, or the frontier if the study has no ladder. Then, with at most
+    MOST_LINES variants: the figures of its task, effective depth if its plain network has a curve
+    over depth, scores without a block if it measures them, and the figures marked `everywhere`.
+    Figures that would be empty are left out.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
 
 def left_out(config: Config, study: str) -> dict[str, str]:
-    """Why figures would show nothing of a study, by their labels."""
+    """Reasons why figures of a study would be empty, by their labels."""
     return {declared.label: why for declared, why in _considered(config, study) if why}
 
 
 def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
-    """Every figure that a study could have, and why it would show nothing; empty if it would.
+    """Every figure that a study could have, and why it would be empty; '' if it would not.
 
-    Without figures about parts that no connection has, and about more connections than there are.
+    Figures that need a part that no connection has, or more connections, are not among them.
     """
     added, weights = config.studies[study].ladder_trainings, config.studies[study].weights
     cells = [cell for cell in config.cells_of(study) if cell.variant not in added]
@@ -286,9 +286,9 @@ def draw_figures(
     depth_unit: str = "layer",
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
-    """The figures, by name; `data` is what they read, `labels` what variants are called.
+    """Draw figures from `data`; returns them by name. `labels`: display names of variants.
 
-    `depth_unit`: what depth counts where all is of one task.
+    `depth_unit`: the unit of depth, if all data are of one task.
     """
     found = {}
     with style.from_defaults(), style.worded(labels or {}, depth_unit):
@@ -300,21 +300,21 @@ def draw_figures(
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:
-    """The files of a figure in a folder. `only`: of these formats; none means all."""
+    """Paths of a figure's files in a folder. `only`: these formats; empty means all."""
     return [folder / f"{name}.{format_}" for format_ in only or FORMATS]
 
 
 def save(figures: dict[str, Figure], folder: Path, only: Iterable[str] = ()) -> None:
-    """Write every figure into `folder` as every format, each file all at once.
+    """Write every figure into `folder` in every format, each file atomically.
 
-    `only`: these formats; none means all.
+    `only`: these formats; empty means all.
     """
     with style.from_defaults(), style.in_style():
         for name, figure_ in figures.items():
-            # Places of panels and numbers of ticks depend on each other, as do a title and the
-            # panels of pictures. Two layouts settle them: each format would lay the figure out
-            # again. With None, not "none": matplotlib draws twice for each format where an engine
-            # stands for no layout.
+            # Panel positions and tick counts depend on each other, as do a title and image panels,
+            # so the layout runs twice. Then it is removed, as each format would lay the figure out
+            # again: by None, not "none", with whose placeholder engine matplotlib draws twice per
+            # format.
             if layout := figure_.get_layout_engine():
                 layout.execute(figure_)
                 layout.execute(figure_)

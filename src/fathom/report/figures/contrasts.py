@@ -1,4 +1,4 @@
-"""The figures of a study that sets variants, or their learning rates, side by side."""
+"""The figures of a study that compares variants, or their learning rates."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 BESIDE_SCORE = ("stream_similarity_final", "amax_backward_log10_final")
-"""Run metrics that are drawn beside the score, of studies whose variants have them."""
+"""Run metrics drawn beside the score, if the study's variants have them."""
 
 NEUTRAL, APART = "#747474", "black"
-"""Colours of other and of significant effects; no variant has them."""
+"""Colours of other effects and of significant effects."""
 
 LINEAR = 2
-"""Effect up to which the axis is linear, in its unit; it is logarithmic beyond."""
+"""Effect, in its unit, up to which the axis is linear; beyond it, the axis is logarithmic."""
 MANY_TICKS, MOST_TICKS = 30, 1000
-"""Effects on the axis beyond which only powers of ten, and only even ones, have labels: else they
-would overlap."""
+"""Largest effects on the axis from which only powers of ten, and only even powers, have labels, as
+more would overlap."""
 UNITS = {"%": "change of the {}, %", "points": "difference of the {}, percentage points"}
-"""Labels of the axis of effects by their unit."""
+"""Labels of the axis of effects, by unit."""
 
 
 QUESTION_WIDTH, PAIR_WIDTH = 60, 40
-"""Characters per line of a question (beside the effects) and of a pair (below them)."""
+"""Characters per line of a question or pair (beside the effects) and of the axis label (below)."""
 LETTER, SPACE = 0.22, 0.12
-"""Inches: the height of a line of letters, and what is between the lines of the figure."""
+"""Height of a line of text, and space between the lines of the figure, in inches."""
 
 
 @figure
@@ -90,7 +90,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
 
 
 def _ticks(widest: float) -> list[float]:
-    """Places on the axis of effects that have labels, zero and powers of ten among them."""
+    """Labelled ticks of the axis of effects, including zero and powers of ten."""
     powers = [10.0**k for k in range(int(math.log10(widest)) + 1)]
     if widest > MOST_TICKS:
         powers = powers[::2]
@@ -99,7 +99,7 @@ def _ticks(widest: float) -> list[float]:
 
 
 def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """The name of each line of the figure and its effect, none for the question itself."""
+    """(name, effect) of each line of the figure; the effect is None for the question itself."""
     yield textwrap.fill(style.words(question), QUESTION_WIDTH), None
     several = rows["depth"].nunique() > 1
     for row in rows[rows["question"] == question].to_dict("records"):
@@ -109,7 +109,7 @@ def _lines(rows: pd.DataFrame, question: str) -> Iterator[tuple[str, dict[str, A
 
 
 WRAP = {1: 60, 2: 28, 3: 20}
-"""Characters per line below one of this number of panels."""
+"""Characters per line of an axis label, by the number of panels."""
 
 
 @figure
@@ -144,28 +144,28 @@ def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: st
 
 
 def _fewer_numbers(ax: Axes) -> None:
-    """Three numbers on a linear axis, as a narrow panel has no room for more at full length."""
+    """Limit the labels of a linear x axis: a narrow panel has no room for more at full length."""
     if ax.get_xscale() == "linear":
         ax.locator_params(axis="x", nbins=3)
 
 
 def _differ(means: pd.Series) -> bool:
-    """Whether half of the means or more are apart from the median, by 1 % of their range."""
+    """Whether at least half of the means differ from the median by more than 1 % of their range."""
     apart = (means - means.median()).abs() > 0.01 * (means.max() - means.min())
     return frames.varies(means) and apart.mean() >= 0.5
 
 
 def at_common_depth(summary: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The rows of the depth that most variants have, the largest of several, and that depth.
+    """(rows of the depth that most variants have, that depth); on a tie, the largest depth.
 
-    Of no rows the depth is zero.
+    Without rows the depth is zero.
     """
     depth = int(common_depth(summary[["depth", "variant"]].drop_duplicates()["depth"]))
     return summary[summary["depth"] == depth], depth
 
 
 MOST_APART, ROOM = 14, 400
-"""Points between two connections at one rate, at most, and for all of them over all rates."""
+"""Maximum points between two connections at one rate, and points for all over all rates."""
 
 
 @figure
@@ -196,10 +196,10 @@ def score_against_rate(
 
 
 def families(groups: pd.DataFrame) -> pd.Series:
-    """For each variant a name that it shares with the same network at other rates.
+    """A family name for each variant, shared with the same network at other rates.
 
-    The connection, if no two of its variants have one rate; else the variant's name up to the rate,
-    under the same condition; else its name.
+    The connection, if no two of its variants have the same rate; else the variant's name without
+    the rate, under the same condition; else the variant's name.
     """
     found = groups["variant"]
     for names in (found.str.replace(r"_\d+$", "", regex=True), groups["connection"]):
@@ -209,7 +209,7 @@ def families(groups: pd.DataFrame) -> pd.Series:
 
 
 FEWEST = 4
-"""A study of fewer variants is not read for a frontier."""
+"""Minimum number of connections for a frontier."""
 
 
 @figure(schemes=FEWEST)
@@ -270,11 +270,11 @@ def costs(
     parameters: Callable[[str, int], int],
     score: Score,
 ) -> pd.DataFrame:
-    """Variants at the depth that most have, as `frames.final_scores`, with parameters and time.
+    """Scores, parameters and training time of variants at the depth that most of them have.
 
-    Without those of which a run diverged. `low` and `high` are the range over seeds, parameters are
-    in thousands. `time`: of the training, relative to that of the network `plain`, or else of the
-    fastest. attrs has this `unit`, and the `depth`.
+    The columns of `frames.final_scores`, without variants with a diverged run; `parameters` in
+    thousands; `time` relative to the network `plain`, or else to the fastest. attrs has the `unit`
+    of time, that network's label, and the `depth`. `low` and `high` are the range over seeds.
     """
     rows, depth = at_common_depth(times[times["diverged"] == 0])
     own = cells[cells["depth"] == depth]

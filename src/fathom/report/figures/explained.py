@@ -1,4 +1,4 @@
-"""The pictures of docs/explained: what mixing does before anything is learned."""
+"""The pictures of docs/explained: the effect of mixing before training."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from fathom.report.explained import Explained
 
 WIDTH = 7.5
-"""In inches: a page shows the pictures at their own size."""
+"""Inches; a page shows the pictures at this size."""
 
 SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_paper": ":"}
-"""Variants and their lines: three of them coincide."""
+"""Line styles by variant; three lines coincide."""
 PRODUCTS = ("hc_paper", "mhc_lite", "mhc", "hc")
 DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_paper")
-"""From the least mixing to the most."""
+"""Variants from the least mixing to the most."""
 
 COUNTS = (1, 12, 24, 48)
 """Number of matrices multiplied in the heat maps."""
 
 SQUARED = float(np.sqrt(np.finfo(np.float32).max))
-"""The largest number whose square is a float32."""
+"""The largest number whose square is finite in float32."""
 
 
 @figure
@@ -145,7 +145,7 @@ def _number(ax: Axes, x: float, y: float, text: str, colour: str) -> None:
 
 
 def _factor(value: float) -> str:
-    """A factor in few letters."""
+    """A factor in a few characters."""
     exponent = int(np.floor(np.log10(value)))
     return f"{value:.3g}" if exponent < 3 else f"$10^{{{np.log10(value):.1f}}}$"
 

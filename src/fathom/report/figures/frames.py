@@ -1,4 +1,4 @@
-"""Tables → what figures draw, as tidy frames. No drawing here, so numbers can be tested alone."""
+"""Tidy frames for figures, computed from tables. No drawing, so numbers can be tested alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WATCHED = {
     "grad_norm": "gradient",
     "gain_proxy_log10_max_entry": "H_res",
 }
-"""Step metrics that may become non-finite; the first of a step is the reason."""
+"""Step metrics that may become non-finite, with labels; the first of a step is the reason."""
 
 
 # --- against step -------------------------------------------------------------------------------
@@ -32,8 +32,8 @@ def over_seeds(
     """A metric along an axis, over the seeds of each variant: variant, axis, mean, low, high.
 
     `table`: rows of one depth. `low` and `high` are the range over seeds. Each point averages the
-    last `window` places. `geometric`: means are of the logarithm. Only places at which every seed
-    is finite (and positive, if geometric) are there: a mean over the survivors would flatter.
+    last `window` places. `geometric`: means are of the logarithm. Only places with every seed
+    finite (and positive, if geometric) are kept: a mean over the survivors would be biased.
     """
     found = []
     for variant, rows in table.groupby("variant", sort=False):
@@ -66,7 +66,7 @@ def means_along(profile: pd.DataFrame) -> pd.DataFrame:
 
 
 def failures(steps: pd.DataFrame, evaluated: str = "") -> pd.DataFrame:
-    """The first step at which each variant is not finite, and in what: variant, step, reason.
+    """The first step at which each variant is not finite, with the reason: variant, step, reason.
 
     A variant that stays finite has no row. `evaluated`: see `first_nonfinite`.
     """
@@ -79,10 +79,10 @@ def failures(steps: pd.DataFrame, evaluated: str = "") -> pd.DataFrame:
 
 
 def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str] | None:
-    """The first step at which a run is not finite, and what is not; None if it stays finite.
+    """(first step at which a run is not finite, reason); None if it stays finite.
 
-    Whatever metric is drawn, the answer is the same. `evaluated`: a metric that all rows of `steps`
-    should have, as they were evaluated.
+    The result does not depend on the metric that is drawn. `evaluated`: a metric of evaluations
+    that all rows of `steps` should have.
     """
     watched = {**WATCHED, **({evaluated: evaluated.replace("_", " ")} if evaluated else {})}
     found = []
@@ -113,7 +113,7 @@ def with_all(steps: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
 
 
 def with_or_failed(steps: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rows of the variants that have a metric, or stopped being finite, at their depth."""
+    """The rows of each (variant, depth) that has a metric, or stopped being finite."""
     if metric not in steps or steps[metric].isna().all():
         return steps.iloc[:0]
     groups = steps.groupby(["variant", "depth"], sort=False)
@@ -153,9 +153,9 @@ def coinciding(steps: pd.DataFrame, metrics: Sequence[str]) -> list[list[str]]:
 def groups_of_seeds(summary: pd.DataFrame, metric: str, start: str = "") -> pd.DataFrame:
     """A metric of each row of the summary: variant, connection, depth, lr, mean, low, high, failed.
 
-    `metric`: a run metric, or `score`. `failed`: whether a run has no such value, or diverged; the
-    mean is then that of `start`, if given, or NaN, since a mean over the other runs would flatter.
-    Variants that do not have the metric at all, though they did not fail, are left out.
+    `metric`: a run metric, or `score`. `failed`: whether a run lacks the value or, for the score,
+    diverged; the mean is then the mean of `start`, if given, else NaN, since a mean over the other
+    runs would be biased. Variants without the metric that did not fail are left out.
     """
     failed = summary[f"{metric}_n"] < summary["n"]
     if metric == "score":
@@ -175,7 +175,7 @@ def groups_of_seeds(summary: pd.DataFrame, metric: str, start: str = "") -> pd.D
 def runs_of(cells: pd.DataFrame, metric: str, groups: pd.DataFrame) -> pd.DataFrame:
     """A metric of each run that has it: variant, connection, depth, lr, value.
 
-    `groups`: of seeds; only their runs, without those that diverged.
+    Only finite values, of runs in `groups` that did not diverge.
     """
     keys = ["variant", "connection", "depth", "lr"]
     kept = cells[(cells["outcome"] != "diverged") & cells[metric].notna()]
@@ -185,13 +185,13 @@ def runs_of(cells: pd.DataFrame, metric: str, groups: pd.DataFrame) -> pd.DataFr
 
 
 DECADE = 10
-"""Seeds farther apart than this factor have no mean: it would be where none of them is."""
+"""Maximum factor between seeds for a mean; of seeds farther apart, it would be near none."""
 
 
 def without_means_of_split(groups: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Groups of seeds without the mean and interval of those whose positive `runs` span a decade.
+    """The groups, with NaN for mean and interval where their positive `runs` span a decade.
 
-    Groups that failed stay as they are.
+    Failed groups are unchanged.
     """
     keys = ["variant", "connection", "depth", "lr"]
     spans = runs.groupby(keys)["value"].agg(lambda seeds: seeds.max() > DECADE * seeds.min())
@@ -206,7 +206,7 @@ SAME_TO_THE_EYE = 1e-4
 
 
 def varies(values: pd.Series) -> bool:
-    """Whether finite values differ by more than rounding: else there is nothing to see."""
+    """Whether finite values differ visibly, by more than SAME_TO_THE_EYE."""
     finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
     if finite.empty:
         return False
@@ -214,9 +214,9 @@ def varies(values: pd.Series) -> bool:
 
 
 def near(levels: Mapping[str, float], values: pd.Series, least: float = 0) -> dict[str, float]:
-    """The levels that are no farther from finite values than these are from each other.
+    """The levels no farther from the finite values than the range of these values.
 
-    One that is would press the values together. `least`: how far may always be.
+    A farther level would compress the values. `least`: distance that is always allowed.
     """
     finite = pd.to_numeric(values).replace([np.inf, -np.inf], np.nan).dropna()
     reach = max(finite.max() - finite.min(), least) if len(finite) else math.inf
@@ -225,9 +225,9 @@ def near(levels: Mapping[str, float], values: pd.Series, least: float = 0) -> di
 
 
 def frontier(points: pd.DataFrame, cost: str, *, lower: bool) -> list[str]:
-    """The variants than which no other is both cheaper and better, the cheapest first.
+    """The Pareto-optimal variants in cost and score, the cheapest first.
 
-    `points`: a row for each variant, with its `mean` and its cost; of a tie the first counts.
+    `points`: a row for each variant, with its `mean` and its cost; on a tie the first counts.
     """
     sign = 1 if lower else -1
     best, found = math.inf, []
@@ -243,7 +243,7 @@ def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
     """Mean scores by factor of the steps, with the ends of the 95 % interval over seeds.
 
     `ladder`: rows of one plain network at one depth. Factors at which a run has no score are left
-    out. `geometric`: of the logarithm.
+    out. `geometric`: means and intervals are of the logarithm.
     """
     whole = ladder[ladder["score"].notna().groupby(ladder["factor"]).transform("all")]
     found = [
@@ -254,7 +254,7 @@ def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
 
 
 def constant(table: pd.DataFrame, column: str) -> float | None:
-    """The value of a column that all rows share, as a chance level; None if there is none."""
+    """The value of a column that all rows share, such as a chance level; None if there is none."""
     values = pd.to_numeric(table[column]).dropna() if column in table else pd.Series(dtype=float)
     return float(values.iloc[0]) if len(values) and values.nunique() == 1 else None
 
@@ -265,11 +265,11 @@ def constant(table: pd.DataFrame, column: str) -> float | None:
 def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """The runs of each study over depth.
 
-    Half of its variants or more were run at several depths, or one, as a control, at
-    CONTROL_DEPTHS or more.
+    In such a study at least half of the variants were run at several depths, or one variant, as a
+    control, at CONTROL_DEPTHS or more.
 
-    A study of one depth may continue one of them: it then has its recipe, its chance level, some
-    of its variants, and a depth of its own.
+    The runs of a study of one depth are appended to a sweep that it continues: one with the same
+    recipe and chance level, with all of its variants, at other depths.
     """
     depths = cells.groupby(["study", "variant"])["depth"].nunique()
     studies = dict(list(cells.groupby("study", sort=False)))
@@ -300,9 +300,9 @@ WORST_FIRST = ("diverged", "not scored", "at chance", "learned")
 def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
     """Scores over seeds: variant, platform, depth, mean, low, high, outcome, seeds.
 
-    `low` and `high` are the range over seeds. The outcome is the worst of the seeds'; with one that
-    diverged there is no mean. `geometric`: the mean is of the logarithm, and there is none of seeds
-    that span a decade; `seeds` has these, and is empty where there is a mean.
+    `low` and `high` are the range over seeds. The outcome is the worst of all seeds; if a seed
+    diverged, the mean is NaN. `geometric`: the mean is of the logarithm, and NaN if seeds span a
+    decade; `seeds` then lists their scores, and is empty otherwise.
     """
     rows = []
     for key, seeds in sweep.groupby(["variant", "platform", "depth"], sort=False):
@@ -319,7 +319,7 @@ def final_scores(sweep: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
 
 
 def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
-    """With the unit of each row's loss, by its study; a table of no study stays as it is."""
+    """The table with a column `loss_unit`, by study; unchanged if it has no column `study`."""
     if "study" not in table:
         return table
     named = table["study"].map(units).rename("loss_unit")

@@ -60,9 +60,9 @@ def drift(profiles: pd.DataFrame, title: str) -> Figure:
 
 
 def _points(ax: Axes, points: np.ndarray, label: str, colour: str, limit: float) -> None:
-    """A panel of points [N, 2] within ±limit."""
+    """Draw points [N, 2] within ±limit; the title counts the points outside."""
     outside = int((~(np.abs(points) <= limit).all(axis=1)).sum())
-    # As pixels: a vector for each point would make a page of them too large.
+    # Rasterised: a vector for each point would make the page too large.
     ax.plot(*points.T, ".", ms=3, mew=0, color=colour, alpha=0.6, rasterized=True)
     ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xlabel="x")
     ax.set_title(f"{label}\n{outside} outside" if outside else label)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fathom.report.learned import Mixing
 
 MANY = 32
-"""Layers from which on an even weight, 1 / layers, would be as dark as none."""
+"""Number of layers from which weights have a logarithmic scale: 1 / layers would look like zero."""
 
 
 @figure(needs=Causal)
@@ -54,7 +54,7 @@ def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
 
 
 def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
-    """A heat map of weights [L, L]; where a layer cannot read, nothing."""
+    """Draw a heat map of weights [L, L]; states that a layer cannot read are blank."""
     from matplotlib.colors import LogNorm, Normalize
 
     above = np.triu(np.ones(weights.shape, dtype=bool), k=1)
@@ -70,7 +70,7 @@ def _weights(ax: Axes, weights: np.ndarray) -> AxesImage:
 
 
 def _sums(ax: Axes, matrix: np.ndarray, colour: str) -> None:
-    """The sums of the rows and of the columns of a matrix [L, L]."""
+    """Draw the sums of the rows and of the columns of a matrix [L, L]."""
     positions = np.arange(len(matrix))
     ax.plot(positions, matrix.sum(axis=1), color=colour)
     ax.plot(positions, matrix.sum(axis=0), color=colour, ls=":", lw=4)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 NAMED_PANELS_PER_ROW = 2
-"""Panels per row: the names of its lines stand beside each."""
+"""Panels per row; the names of lines stand beside each panel."""
 
 MOST_SWEEPS = 4
 """Maximum number of panels; figures of the studies show the others."""
@@ -38,16 +38,16 @@ PUBLISHED = "loss_final"
 """The published metric that is drawn; COMPARISON.md has all."""
 
 APART = {"parameters": 0.039, "channels": 0.0145}
-"""The distance of points of the same size on these axes, in decades."""
+"""Distance between points of the same size on each axis, in decades."""
 
 BOUNDS = {"below": (-24,), "beyond": (24,), "both": (-24, 24)}
-"""How far arrows reach where a multiplier is a bound, in points."""
+"""Vertical offsets of the arrows at a multiplier that is a bound, by answer, in points."""
 
 SIZES_WIDTH, SIZES_HEIGHT = 9.0, 6.6
 """Inches: smaller than other figures, so that both are readable at half of a page."""
 
 MOST_PUBLISHED = 3
-"""Maximum number of panels beside each other."""
+"""Maximum number of panels of published values, beside each other."""
 
 
 @figure
@@ -83,7 +83,7 @@ def score_against_depth(
         study = sweep["study"].iloc[0]
         ends.append(_sweep(ax, sweep, platforms, scores[study]))
         ax.set_xlabel(f"{depth_units[study]}s")
-    for ax, own in zip(axes, ends, strict=True):  # when panels that share an axis have its limits
+    for ax, own in zip(axes, ends, strict=True):  # after the limits of shared axes are known
         style.direct_labels(ax, own)
     handles = [
         style.mark_handle(style.label_of(name), palette.marker_of(i), ls=palette.line_of(i), ms=7)
@@ -102,14 +102,14 @@ def score_against_depth(
 def _first_of_each_score(
     sweeps: list[pd.DataFrame], scores: Mapping[str, Score]
 ) -> list[pd.DataFrame]:
-    """At most MOST_SWEEPS, in their order: those of another score than all before, then others."""
+    """At most MOST_SWEEPS sweeps, in their order; the first of each score takes precedence."""
     labels = [panels.score_label(scores[sweep["study"].iloc[0]]) for sweep in sweeps]
     new_first = sorted(range(len(sweeps)), key=lambda i: labels[i] in labels[:i])
     return [sweeps[i] for i in sorted(new_first[:MOST_SWEEPS])]
 
 
 def _over_depth(sweep: pd.DataFrame) -> pd.DataFrame:
-    """A study's runs; of more than MOST_NAMES variants, those measured at several depths."""
+    """A study's runs; with more than MOST_NAMES variants, those measured at several depths."""
     by_variant = sweep.groupby("variant")["depth"]
     several = by_variant.transform("nunique") > 1
     return sweep[several] if by_variant.ngroups > MOST_NAMES and several.any() else sweep
@@ -118,7 +118,7 @@ def _over_depth(sweep: pd.DataFrame) -> pd.DataFrame:
 def _sweep(
     ax: Axes, sweep: pd.DataFrame, platforms: list[str], score: Score
 ) -> list[tuple[float, float, str]]:
-    """One panel: a line for each variant and platform; where that of each variant ends."""
+    """Draw a line for each variant and platform. Returns (x, y, variant) of each variant's end."""
     log = panels.is_log(score.metric)
     table = frames.final_scores(sweep, geometric=log)
     depths, variants = sorted(table["depth"].unique()), list(table["variant"].unique())
@@ -146,7 +146,7 @@ def _sweep(
             ends.setdefault(variant, (known["x"].iloc[-1], known["middle"].iloc[-1], variant))
     levels = frames.near(panels.levels_of(sweep, score), table[["low", "high"]].stack())
     shallow, deep = (table.loc[table["depth"] == d, "mean"].max() for d in (depths[0], depths[-1]))
-    # The name of a level stands above it: where no curve does.
+    # The name of a level stands above it, on the side without curves.
     side = "right" if any(shallow > level > deep for level in levels.values()) else "left"
     short = {name.partition(",")[0]: level for name, level in levels.items()}
     panels.value_axis(ax, short, log=log, side=side)
@@ -222,7 +222,7 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
         ax.errorbar(x, row["mean"], yerr=bars, color=colour, capsize=3)
     ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     low, high = ax.get_xlim()
-    ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # one depth stands in the middle
+    ax.set_xlim(min(low, -0.6), max(high, len(depths) - 0.4))  # centres a single depth
     ax.margins(y=0.12)
 
 
@@ -257,7 +257,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
 
 
 def _published_sizes(ax: Axes, table: pd.DataFrame) -> None:
-    """The panel of published networks, with its legend."""
+    """Draw the panel of published networks, with its legend."""
     names, handles = list(table["variant"].unique()), {}
     for (_, variant), rows in table.groupby(["source", "variant"], sort=False):
         i, rows = names.index(variant), rows.sort_values("parameters")
@@ -270,7 +270,7 @@ def _published_sizes(ax: Axes, table: pd.DataFrame) -> None:
 
 
 def _under(ax: Axes, handles: list[Line2D]) -> None:
-    """A legend below a panel."""
+    """Draw a legend below a panel."""
     with style.in_style():
         ax.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(0, -0.16), frameon=False,
@@ -305,7 +305,7 @@ def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
 
 
 def _shapes(sizes: pd.DataFrame) -> list[tuple[int, int]]:
-    """Numbers of steps and layers, ascending: each pair has a marker, the same in both figures."""
+    """(steps, layers) pairs, ascending; each has a marker, the same in both figures."""
     pairs = sizes[["steps", "layers"]].drop_duplicates().sort_values(["steps", "layers"])
     return list(pairs.itertuples(index=False, name=None))
 
@@ -313,7 +313,7 @@ def _shapes(sizes: pd.DataFrame) -> list[tuple[int, int]]:
 def _shape_handles(
     shapes: list[tuple[int, int]], shown: Collection[tuple[int, int]] | None = None
 ) -> list[Line2D]:
-    """Legend entries of steps and layers; `shown`: of these alone."""
+    """Legend entries of (steps, layers) pairs; `shown`: only these."""
     return [
         style.mark_handle(
             f"{style.count_layers(layers)}, {steps} steps", palette.marker_of(i), ms=8
@@ -335,10 +335,10 @@ def _our_sizes(
     apart: float,
     shapes: list[tuple[int, int]] | None = None,
 ) -> None:
-    """Points of sizes with their intervals: colours of designs, markers of `shapes`.
+    """Draw points over sizes with their intervals: colours of designs, markers of `shapes`.
 
-    `value`: the column, with the ends of the interval beside it. Points at the same place of `axis`
-    stand `apart`, in decades. Lines join a design's points of one shape.
+    `value`: the column; two more columns have the ends of its interval. Points at the same place of
+    `axis` are moved apart by `apart` decades. Lines join a design's points of one shape.
     """
     shapes = shapes or _shapes(rows)
     low, high = ("low", "high") if value == "multiplier" else (f"{value}_low", f"{value}_high")

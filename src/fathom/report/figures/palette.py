@@ -1,13 +1,13 @@
 """Colours, markers and line styles: the same variant has the same colour everywhere.
 
-It is the hue of Okabe and Ito's palette where that has enough of them. All else is grey.
+Hues are those of Okabe and Ito's palette as far as they suffice. Everything else is grey.
 """
 
 import re
 
-# Plain networks are black and grey. Variants with one name in a demo and a paper are dark and light
-# of one hue: HC orange, mHC blue. Green: H_res is the identity. Each has a contrast of 4.5 : 1 with
-# white, and with black once the page has turned it: lines are named in their colours.
+# Plain networks are black and grey. A variant of the demo and its namesake of the paper are dark
+# and light of one hue: HC orange, mHC blue. Green: H_res is the identity. Labels have the colour of
+# their line, so each has a contrast of 4.5 : 1 with white, and with black when the page inverts it.
 COLOURS = {
     "baseline": "#000000", "resnet": "#000000", "resgcn": "#000000",
     "baseline_wider": "#525252", "baseline_longer": "#747474",
@@ -42,13 +42,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "*", "h")
 LINES = ("-", "--", ":", "-.")
 
 GREY, PALE = "#555555", "#747474"
-"""Colour of everything that is no variant: legend entries, levels, secondary marks."""
+"""Colours of everything except variants: legend entries, levels, secondary marks."""
 
 
 def colour_of(variant: str) -> str:
-    """The variant's colour, which `NAME_008`, that is NAME at another rate, shares with NAME.
+    """The colour of a variant; `NAME_008`, NAME at another rate, has the colour of NAME.
 
-    One that has none yet gets the same spare one every time.
+    A variant without a colour always gets the same spare one.
     """
     base = re.sub(r"_\d+$", "", variant)
     spare = SPARE_COLOURS[sum(base.encode()) % len(SPARE_COLOURS)]
@@ -56,10 +56,10 @@ def colour_of(variant: str) -> str:
 
 
 def marker_of(position: int) -> str:
-    """The marker of the n-th series; they repeat where there are more series than markers."""
+    """The marker of the n-th series; markers repeat if there are more series than markers."""
     return MARKERS[position % len(MARKERS)]
 
 
 def line_of(position: int) -> str:
-    """The line style of the n-th series; they repeat as markers do."""
+    """The line style of the n-th series; styles repeat as markers do."""
     return LINES[position % len(LINES)]

@@ -1,4 +1,4 @@
-"""Any metric against step or depth: the figures that need no function of their own."""
+"""Figures of any metric against step or depth, which need no function of their own."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 SMOOTH = 50
-"""Number of means in a curve of every step: the noise of single batches would hide it."""
+"""Number of averaging windows in a curve of every step; noise of batches would hide it."""
 
 WIDE = 16
-"""Depths of this ratio or more are drawn on a logarithmic axis: else the small ones overlap."""
+"""Ratio of depths from which their axis is logarithmic, as small ones overlap on a linear axis."""
 
 
 PERFECT = 0.99
-"""A mean share from here on cannot be told from 1 in a panel."""
+"""Mean share from which a panel shows no difference from 1."""
 
 
 def step_label(metric: str, rows: pd.DataFrame) -> str:
     """The axis label of a step metric, with its unit, perhaps in two lines.
 
-    `rows`: of the study or the run that is drawn, whose task has a unit of the loss.
+    `rows`: of the study or the run that is drawn, whose column `loss_unit` gives the unit.
     """
     label = tasks.step_metrics()[metric].label
     return with_loss_unit(label, rows) if metric == "loss" else label
 
 
 def with_loss_unit(label: str, rows: pd.DataFrame) -> str:
-    """A label with the unit of the rows' loss, where they tell it: `frames.with_loss_unit`."""
+    """A label with the unit in the column of `frames.with_loss_unit`, if all rows share one."""
     units = rows["loss_unit"].unique() if "loss_unit" in rows else ()
     return f"{label} ({units[0]})" if len(units) == 1 else label
 
 
 def run_label(metric: str, rows: pd.DataFrame) -> str:
-    """The axis label of a run metric: what it is of, and how it is derived from it."""
+    """The axis label of a run metric: its own, or its step metric's with its definition."""
     entry = tasks.run_metrics()[metric]
     return entry.label or f"{step_label(entry.of, rows)}:\n{entry.definition}"
 
@@ -60,7 +60,7 @@ def score_label(score: Score) -> str:
 
 
 def in_words(label: str) -> str:
-    """A label within a sentence: in one line, without its unit, and how it was derived."""
+    """A label for use in a sentence: one line, without unit and derivation."""
     return re.split(r" \(|:", " ".join(label.split()))[0]
 
 
@@ -83,7 +83,7 @@ def against_step(
 ) -> Figure:
     """A panel for each depth: a step metric against step, a line for each variant.
 
-    `label` and `log`: instead of the metric's own. `levels`: values to draw dotted lines at, by
+    `label` and `log` override the metric's own. `levels`: values at which to draw dotted lines, by
     name.
     """
     entry = tasks.step_metrics()[metric]
@@ -100,7 +100,7 @@ def against_step(
     for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
         row = (
             position - position % style.PANELS_PER_ROW
-        )  # it shares its axis; its titles are at one height
+        )  # panels in a row share an axis and the height of titles
         if position > row:
             ax.set_ylabel("")
         elif label:
@@ -114,7 +114,7 @@ def against_step(
 def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
     """A panel for each depth: a profile along its axis, a line for each variant.
 
-    `exact`: a profile that is the same in every run, drawn dotted. Of shares, a depth at which all
+    `exact`: a profile that is the same in every run, drawn dotted. For shares, a depth at which all
     means are PERFECT has no panel; the title names it.
     """
     entry = tasks.step_metrics()[metric]
@@ -156,7 +156,7 @@ def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -
 
 
 def _is_perfect(profile: pd.DataFrame, depth: int) -> bool:
-    """Whether every variant's mean over seeds is PERFECT at every place: nothing is to be seen."""
+    """Whether every variant's mean over seeds is at least PERFECT at every place."""
     of_places = profile[profile["depth"] == depth].groupby(["variant", "at"])["value"]
     return bool((of_places.mean() >= PERFECT).all())
 
@@ -164,7 +164,7 @@ def _is_perfect(profile: pd.DataFrame, depth: int) -> bool:
 def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Figure:
     """Step metrics in columns, depths in rows; the title names variants whose curves coincide.
 
-    Variants and whole columns without a metric are left out; the title says so of a column.
+    Variants and whole columns without a metric are left out; the title names such columns.
     """
     having = {metric: frames.with_all(steps, [metric]) for metric in metrics}
     kept = [metric for metric in metrics if not having[metric].empty]
@@ -200,10 +200,10 @@ def curves(
     log: bool | None = None,
     levels: Mapping[str, float | None] | None = None,
 ) -> int:
-    """Draw a step metric of one depth; return how many marks stand above the panel.
+    """Draw a step metric of one depth; return the number of marks above the panel.
 
-    Without anything to draw, the panel says so. `log`, `levels`: see `against_step`. What every
-    step has is smoothed: a point is a mean of the last steps.
+    A panel without data says so. `log`, `levels`: see `against_step`. A metric of every step is
+    smoothed unless it is a whole number: a point is a mean of the last steps.
     """
     entry = tasks.step_metrics()[metric]
     failures = frames.failures(rows, metric if entry.when == "evaluations" else "")
@@ -211,7 +211,7 @@ def curves(
         style.say(ax, f"no variant has a\n{in_words(entry.label)}")
         return 0
     log = entry.log if log is None else log
-    for name, value in (levels or {}).items():  # before the curves: they count for the axis
+    for name, value in (levels or {}).items():  # before the curves, as levels affect the axis
         if value is not None:
             style.level(ax, name, value)
     has_all = entry.when == "every step" and not entry.whole
@@ -229,16 +229,16 @@ def curves(
 
 
 class Values(NamedTuple):
-    """A run metric, or the score, of each group of seeds, and how it is drawn."""
+    """Values of a run metric or the score by group of seeds, and their presentation."""
 
     groups: pd.DataFrame
     """Result of `frames.groups_of_seeds`."""
     runs: pd.DataFrame | None
-    """Each of them, as `frames.runs_of` makes them: drawn in place of intervals."""
+    """Result of `frames.runs_of`, drawn in place of intervals."""
     label: str
     """Label of its axis."""
     levels: dict[str, float]
-    """Lines to draw, by name."""
+    """Values at which to draw lines, by name."""
     log: bool
     """Whether the axis is logarithmic where values span more than a decade."""
 
@@ -250,7 +250,7 @@ def values_of(
     start: str = "",
     cells: pd.DataFrame | None = None,
 ) -> Values:
-    """The values of a run metric, or with `score` or its metric as `metric`, of the score.
+    """The values of a run metric, or of the score if `metric` is 'score' or the score's metric.
 
     `summary`, `cells`: rows of one study on one platform. `start`: see `against_depth`.
     """
@@ -273,10 +273,10 @@ DOT: dict[str, Any] = {"marker": "o", "ms": 6, "alpha": 0.5, "mew": 0, "ls": ""}
 
 
 def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
-    """Draw values of one depth: a row for each variant, from above, with a dot for every run.
+    """Draw values of one depth: a row for each variant, top down, with a dot for every run.
 
-    A line across them is their mean. A variant without values has an empty row; one of which a run
-    diverged says so where no value is, or has a cross at its start.
+    A line across the dots is their mean. A variant without values has an empty row; one with a
+    failed run has a cross at its start, or the words 'not finite' beside the values.
     """
     for row in values.groups.to_dict("records"):
         colour, y = palette.colour_of(row["variant"]), variants.index(row["variant"])
@@ -308,8 +308,8 @@ def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
 def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> list[Line2D]:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
-    Beside each other, `apart` in points, so that those of the same place do not cover each other. A
-    line to a cross is dashed. No line leads to seeds that have no mean. Returns the legend.
+    Lines are shifted by `apart` points, so that values at the same place do not overlap. A line to
+    a cross is dashed. No line leads to seeds without a mean. Returns the legend.
     """
     groups = values.groups.sort_values(axis, kind="stable")
     names = list(groups[of].unique())
@@ -333,7 +333,7 @@ def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> lis
             ax.update_datalim(own[[axis, "value"]].to_numpy(float))
         ax.plot(failed[axis], failed["mean"], ls="", **style.CROSS, **beside)
         for column in ("mean", "low", "high") if values.runs is None else ("mean",):
-            # Matplotlib does not count what is shifted.
+            # Matplotlib does not count shifted points.
             ax.update_datalim(group[[axis, column]].dropna().to_numpy(float))
     ax.autoscale_view()
     style.crosses(ax, groups.loc[lost, axis], [palette.colour_of(n) for n in groups.loc[lost, of]])
@@ -356,7 +356,7 @@ def diverged_handle(where: str = "a run diverged") -> Line2D:
 def value_axis(
     ax: Axes, levels: Mapping[str, float], *, log: bool, side: Literal["left", "right"] = "left"
 ) -> None:
-    """The y axis of values that are drawn: its levels, named at that side, and its scale."""
+    """Set up the y axis of drawn values: its levels, named at `side`, and its scale."""
     for name, value in levels.items():
         style.level(ax, name, value, side=side)
     if log:
@@ -378,8 +378,7 @@ def against_depth(
 
     Without `cells`, intervals over seeds. A cross: a run diverged. It stands at the mean of the run
     metric `start`, if given, else above the panel. With one depth: a row for each variant. `score`:
-    of the study; where the metric is that of the score, the lines at chance and of the oracle are
-    drawn.
+    of the study; if the metric is the score's, lines at chance and of the oracle are drawn.
     """
     if f"{metric}_n" not in summary:  # a metric of another task
         return style.placeholder(f"{title}\nno run has a {in_words(run_label(metric, summary))}")
@@ -407,9 +406,9 @@ def against_depth(
 
 
 def levels_of(table: pd.DataFrame, score: Score) -> dict[str, float]:
-    """The lines that a score is drawn with, by name: at chance, and that of its oracle.
+    """The levels drawn with a score, by name: chance and its oracle.
 
-    `table`: the rows of one study in the table of cells, or in that of groups of seeds.
+    `table`: the rows of one study in cells.csv or summary.csv.
     """
     found = {"chance": frames.constant(table, "score_chance")}
     if score.oracle and isinstance(score.oracle.level, str):

@@ -58,7 +58,7 @@ def stability(
 
 
 def _largest(ax: Axes, rows: pd.DataFrame) -> None:
-    """The largest rate that trains: a row for each variant, from above."""
+    """Draw the largest rate that trains, with a row for each variant, top down."""
     variants = list(rows["variant"])
     for y, row in enumerate(rows.to_dict("records")):
         colour = palette.colour_of(row["variant"])
@@ -67,7 +67,7 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
             continue
         low = max(row["largest_low"], row["smallest"])
         ax.plot([low, row["largest_high"]], [y, y], color=colour, lw=3)
-        if low > row["largest_low"]:  # at a seed none trains
+        if low > row["largest_low"]:  # at some seed no rate trains
             ax.plot(low, y, "<", color=colour, ms=9)
         is_bound = row["largest"] == row["greatest"]
         ax.plot(row["largest"], y, ">" if is_bound else "o", color=colour, ms=12)
@@ -78,6 +78,6 @@ def _largest(ax: Axes, rows: pd.DataFrame) -> None:
 
 
 def _rate_axis(ax: Axes, rates: list[float]) -> None:
-    """A logarithmic axis of learning rates, with every other one in numbers."""
+    """Set a logarithmic axis of learning rates that labels every other rate."""
     style.log_ticks(ax, rates, [f"{r:g}" if i % 2 == 0 else "" for i, r in enumerate(rates)])
     ax.set_xlim(rates[0] / math.sqrt(2), rates[-1] * math.sqrt(2))

@@ -16,10 +16,10 @@ PROFILE = "state_accuracy_by_position"
 
 
 MOST_NUMBERS = 24
-"""With more positions numbers would not fit into their cells."""
+"""Maximum number of positions for which numbers fit into their cells."""
 
 DARK = 0.6
-"""Below this share a cell is dark."""
+"""Share below which a cell is dark and its number white."""
 
 
 @figure

@@ -1,10 +1,10 @@
-"""How figures look: labels, panels, curves, axes. The only module that touches matplotlib.
+"""Style of figures: labels, panels, curves, axes.
 
 A line is the mean over seeds, a band or a bar their range. A run that stopped being finite has a
-cross above the panel, where no value is. An axis of positive values is logarithmic where they span
+cross above the panel, apart from all values. An axis of positive values is logarithmic if they span
 more than a decade.
 
-Importing this loads no matplotlib: the first figure does.
+Importing this module does not load matplotlib: the first figure does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Transform
 
 WIDTH = 11.0
-"""Width of a study's figures, in inches; equal, for a page."""
+"""Width of a study's figures, in inches; all are equal on a page."""
 
 STYLE = {
     "font.size": 13,
@@ -40,14 +40,14 @@ STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "figure.dpi": 110,
-    # Names of clips and glyphs inside an SVG are hashes: salted by this, and not at random.
+    # Names of clips and glyphs inside an SVG are hashes; this salt replaces a random one.
     "svg.hashsalt": "fathom",
 }
 
 
 @contextmanager
 def from_defaults() -> Iterator[None]:
-    """A context that begins with matplotlib's defaults, whatever the user's matplotlibrc says."""
+    """A context that begins with matplotlib's defaults and ignores the user's matplotlibrc."""
     import matplotlib as mpl
 
     with mpl.rc_context():
@@ -70,7 +70,7 @@ _DEPTH_UNIT: ContextVar[str] = ContextVar("depth_unit", default="layer")
 
 @contextmanager
 def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
-    """A context in which figures have these labels in place of names, and depth this unit."""
+    """A context in which figures use these labels for names, and this unit for depth."""
     tokens = _LABELS.set(labels), _DEPTH_UNIT.set(depth_unit)
     try:
         yield
@@ -85,17 +85,17 @@ def label_of(name: str) -> str:
 
 
 def words(text: str) -> str:
-    """Text that matplotlib shows as it is: two dollar signs would make a formula."""
+    """Text with escaped dollar signs: matplotlib would read two of them as a formula."""
     return text.replace("$", r"\$")
 
 
 def count_layers(depth: int) -> str:
-    """A depth in words, in the unit of what is drawn."""
+    """A depth in words, in the depth unit of the context."""
     return formatting.count_layers(depth, _DEPTH_UNIT.get())
 
 
 def depth_label() -> str:
-    """The label of an axis of depths, in the unit of what is drawn."""
+    """The label of an axis of depths: the depth unit of the context."""
     return f"{_DEPTH_UNIT.get()}s"
 
 
@@ -127,7 +127,7 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """An empty figure of panels in rows of at most `beside`.
 
-    `height`: of a row, in inches; `above`: of what stands above and below all rows.
+    `height`: of a row, in inches; `above`: of the space above and below all rows.
     """
     columns = min(count, beside)
     rows = math.ceil(count / columns)
@@ -138,24 +138,24 @@ def panels(
 
 
 def placeholder(why: str) -> Figure:
-    """A figure that says why it shows nothing."""
+    """A figure without data that states the reason."""
     lines = why.count("\n") + 1
     figure, ((ax,),) = grid(1, 1, (WIDTH, 0.8 if lines <= 3 else 0.4 * lines))
     say(ax, why)
     return figure
 
 
-# --- what is in them ----------------------------------------------------------------------------
+# --- panel contents -----------------------------------------------------------------------------
 
 
 def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *, log: bool) -> None:
-    """Draw a line and a band for each variant, and above the panel where each is not finite.
+    """Draw a line and a band for each variant, and its first non-finite step above the panel.
 
-    `course` and `failures` as `frames` makes them, `last`: the last step of the axis.
+    `course`, `failures`: from `frames.over_seeds` and `.failures`; `last`: last step of the axis.
     """
     bands(ax, course, "step")
     if not ax.has_data() and len(ax.get_shared_y_axes().get_siblings(ax)) == 1:
-        ax.set_yticks([])  # numbers on it would say something
+        ax.set_yticks([])  # labels of an empty axis would mislead
     elif log:
         log_if_wide(ax)
     else:
@@ -176,13 +176,13 @@ def curves(ax: Axes, course: pd.DataFrame, failures: pd.DataFrame, last: int, *,
 
 
 MOST_BANDS = 1
-"""More bands on each other mix their colours to one that stands for nothing."""
+"""Maximum number of bands; overlapping bands mix to a colour of no variant."""
 
 FEW_PLACES = 16
 """Maximum number of error bars side by side along a line."""
 
 MOST_ON_EDGE = 200
-"""More points on the edge of a band are closer than a pixel of a panel at half width."""
+"""Maximum number of points on a band's edge; more are within a pixel of a panel at half width."""
 
 BESIDE_END = 0.012
 """Gap between bars beyond the end of lines, as a share of the axis."""
@@ -191,8 +191,8 @@ BESIDE_END = 0.012
 def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
     """Draw a line for each variant against the column `axis`, and the range over its seeds.
 
-    A band, or with more variants than MOST_BANDS a bar, beside those of the others: at each of a
-    few places, else at the end of the line.
+    The range is a band; with more variants than MOST_BANDS it is a bar beside the others' bars, at
+    each of at most FEW_PLACES places, or else at the end of the line.
     """
     count = course["variant"].nunique()
     for position, (variant, points) in enumerate(course.groupby("variant", sort=False)):
@@ -214,7 +214,7 @@ def bands(ax: Axes, course: pd.DataFrame, axis: str) -> None:
 
 
 def outline(points: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """A band at MOST_ON_EDGE places or fewer: of neighbours, the lowest and the highest value."""
+    """A band at MOST_ON_EDGE places or fewer, with the lowest and highest value of neighbours."""
     if len(points) <= MOST_ON_EDGE:
         return points
     place = np.linspace(0, MOST_ON_EDGE - 1, len(points)).round()
@@ -222,7 +222,7 @@ def outline(points: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 
 def shifted(ax: Axes, points: float) -> Transform:
-    """The position of data, shifted right by a number of points on any axis."""
+    """The data transform, shifted right by a number of points on any axis."""
     from matplotlib.transforms import ScaledTranslation
 
     return ax.transData + ScaledTranslation(points / 72, 0, ax.figure.dpi_scale_trans)
@@ -233,9 +233,9 @@ CROSS: dict[str, Any] = {"marker": "x", "ms": 11, "mew": 3}
 
 
 def crosses(ax: Axes, x: Sequence[float], colours: Sequence[str]) -> None:
-    """Crosses above a panel, for groups that have no mean: none of its values is theirs.
+    """Draw crosses above a panel, for groups that have no mean and so no place in it.
 
-    Those at the same x stand in a column.
+    Crosses at the same x stand in a column.
     """
     stacked: dict[float, int] = {}
     for value, colour in zip(x, colours, strict=True):
@@ -250,11 +250,11 @@ def crosses(ax: Axes, x: Sequence[float], colours: Sequence[str]) -> None:
 
 
 def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
-    """Name lines at the right of a panel: (x, y, variant) is where each ends.
+    """Name lines at the right of a panel; `ends`: (x, y, variant) of the end of each.
 
-    Names keep a distance; a thin line leads to each.
+    Names are spaced out; a thin line joins each to its end.
     """
-    ax.get_xlim(), ax.get_ylim()  # which makes them
+    ax.get_xlim(), ax.get_ylim()  # computes the limits
     gap = 15 / (72 * ax.get_position().height * ax.figure.get_figheight())
     across = ax.transData + ax.transAxes.inverted()
     at = [(across.transform((x, y)), variant) for x, y, variant in ends]
@@ -271,9 +271,9 @@ def direct_labels(ax: Axes, ends: Sequence[tuple[float, float, str]]) -> None:
 
 
 def space_out(heights: Sequence[float], gap: float) -> list[float]:
-    """Ascending heights, moved as little as a distance of `gap` between them takes.
+    """Ascending heights, moved as little as possible to be `gap` or more apart.
 
-    Those that are too near stand around their mean.
+    Heights that are too close are spread around their mean.
     """
     from scipy.optimize import isotonic_regression
 
@@ -282,14 +282,14 @@ def space_out(heights: Sequence[float], gap: float) -> list[float]:
 
 
 LEVEL: dict[str, Any] = {"color": GREY, "ls": ":", "lw": 1.5, "zorder": 1}
-"""The line at a value that stands for no run."""
+"""Style of a line at a reference value, such as chance."""
 
 
 def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] = "right") -> None:
-    """A dotted line at a value that stands for no run, as chance; named at that end."""
+    """Draw a dotted line at a reference value, such as chance, named at `side`."""
     ax.axhline(value, **LEVEL)
     at = {"left": 0.01, "right": 0.99}[side]
-    ax.annotate(  # below what is measured
+    ax.annotate(  # behind measured values
         textwrap.fill(name, 24), (at, value), xycoords=ax.get_yaxis_transform(), zorder=1,
         xytext=(0, 2), textcoords="offset points", ha=side, va="bottom", color=GREY, fontsize=11,
         bbox={"facecolor": "white", "alpha": 0.7, "lw": 0, "pad": 0.5},
@@ -297,7 +297,7 @@ def level(ax: Axes, name: str, value: float, *, side: Literal["left", "right"] =
 
 
 def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
-    """The same of a panel whose values stand on the x axis: names stand above it, one per line."""
+    """Draw dotted lines at reference values of the x axis, named above the panel, one per line."""
     above = 0
     for name, value in levels.items():
         name = textwrap.fill(name, 24)
@@ -312,7 +312,7 @@ def vertical_levels(ax: Axes, levels: Mapping[str, float]) -> None:
 
 
 def rows_of_names(ax: Axes, names: Sequence[str]) -> None:
-    """A row for each name, from above, and few numbers below."""
+    """Set up a row for each name, top down, and few labels on the x axis."""
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.05)
@@ -326,7 +326,7 @@ def aside(position: int, count: int, width: float) -> float:
 
 
 def say(ax: Axes, text: str) -> None:
-    """Write instead of drawing."""
+    """Write text in place of a plot."""
     ax.set_axis_off()
     ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=13, transform=ax.transAxes)
 
@@ -335,9 +335,9 @@ def say(ax: Axes, text: str) -> None:
 
 
 def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
-    """A logarithmic axis where what stands on it spans more than a decade, else a linear one.
+    """Set a logarithmic axis if its data span more than a decade, else a linear one.
 
-    Panels that share their axis count together.
+    The data of panels that share the axis count together.
     """
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 
@@ -345,7 +345,7 @@ def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
     low = min(getattr(other.dataLim, f"minpos{axis}") for other in siblings)
     high = max(getattr(other.dataLim, f"interval{axis}")[1] for other in siblings)
     ax.set(**{f"{axis}scale": "log" if high > 10 * low else "linear"})
-    if 10 * low < high < 1000 * low:  # powers of ten alone would be too few to read from
+    if 10 * low < high < 1000 * low:  # powers of ten alone would be too few ticks
         numbers = getattr(ax, f"{axis}axis")
         between = (1, 2, 5) if axis == "y" else (1,) if high > 100 * low else (1, 3)
         numbers.set_major_locator(LogLocator(subs=between))
@@ -354,11 +354,11 @@ def log_if_wide(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
 
 
 PRINTED = 1e-4
-"""Relative difference of values that have five printed digits: a smaller one is not drawn."""
+"""Relative difference below which values are drawn as equal, as five digits are printed."""
 
 
 def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
-    """A linear axis of values that differ by less than is printed of them shows them as one."""
+    """Widen a linear axis whose values differ by less than PRINTED, so that they look equal."""
     siblings = getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)
     limits = [getattr(other.dataLim, f"interval{axis}") for other in siblings]
     low, high = np.min(limits), np.max(limits)
@@ -368,7 +368,7 @@ def as_constant(ax: Axes, axis: Literal["x", "y"] = "y") -> None:
 
 
 def counts(ax: Axes) -> None:
-    """A y axis of counts: from zero, at whole numbers."""
+    """Set up a y axis of counts: from zero, with ticks at whole numbers."""
     top = max(1.0, ax.dataLim.y1)
     ax.set_ylim(-0.03 * top, 1.05 * top)
     whole_ticks(ax, "y")
@@ -377,20 +377,20 @@ def counts(ax: Axes) -> None:
 def log_ticks(
     ax: Axes, places: Sequence[float], labels: Sequence[str] | None = None, base: int = 10
 ) -> None:
-    """A logarithmic x axis with numbers at these places alone, or with these labels there."""
+    """Set a logarithmic x axis with ticks only at `places`, labelled by `labels` or by value."""
     ax.set_xscale("log", base=base)
     ax.set_xticks(places, labels or [f"{place:g}" for place in places])
     ax.xaxis.minorticks_off()
 
 
 def whole_ticks(ax: Axes, axis: Literal["x", "y"] = "x") -> None:
-    """A few ticks on an axis, at whole numbers."""
-    # `steps`: those of any axis, as ticks would else be at multiples of 2.5, too.
+    """Set a few ticks on an axis, at whole numbers."""
+    # `steps`: the locator's own defaults, as ticks would otherwise also be at multiples of 2.5.
     ax.locator_params(axis=axis, nbins=5, integer=True, min_n_ticks=1, steps=None)
 
 
 def error_bars(mean: Any, low: Any, high: Any) -> np.ndarray:  # noqa: ANN401, numbers or arrays
-    """[2, …]: how far an interval reaches to both sides of the mean, as error bars are given.
+    """Lengths [2, …] of an interval below and above the mean, as matplotlib takes error bars.
 
     Rounding may put the mean of equal values slightly outside them. NaN draws no bar.
     """
@@ -407,19 +407,19 @@ def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2
     return Line2D([], [], label=label, **looks)
 
 
-def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Legend entries: every variant in its colour, equal ones once."""
+def legend_handles(variants: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, as above
+    """Legend entries of variants in their colours; equal entries appear once."""
     alike = {(label_of(variant), colour_of(variant)): None for variant in variants}
     return [legend_handle(label, color=colour, **looks) for label, colour in alike]
 
 
-def mark_handle(label: str, marker: str, **looks: Any) -> Line2D:  # noqa: ANN401, likewise
-    """An entry of a legend: a marker, in grey."""
+def mark_handle(label: str, marker: str, **looks: Any) -> Line2D:  # noqa: ANN401, as above
+    """A legend entry with a grey marker."""
     return legend_handle(label, marker=marker, **{"color": GREY, "ls": "", **looks})
 
 
-def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, likewise
-    """Entries of a legend: every label with its marker."""
+def marker_handles(labels: Iterable[str], **looks: Any) -> list[Line2D]:  # noqa: ANN401, as above
+    """Legend entries: every label with its own marker."""
     return [mark_handle(label, marker_of(i), **looks) for i, label in enumerate(labels)]
 
 
@@ -433,7 +433,7 @@ def columns_for(labels: Sequence[str], width: float) -> int:
 
 
 TITLE_LETTERS = 8.5
-"""Letters of a title per inch of the figure: a longer line is broken."""
+"""Letters of a title per inch of the figure's width; longer lines are wrapped."""
 
 
 def finish(figure: Figure, title: str = "", handles: Sequence[Line2D] = ()) -> Figure:

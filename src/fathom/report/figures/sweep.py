@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 EDGE = 1.4
-"""Times the depths at its ends an axis of depths reaches, so that marks fit there."""
+"""Factor by which an axis of depths extends beyond its end depths, so that marks fit there."""
 
 
 @figure(points=2)
@@ -50,7 +50,7 @@ WORSE = "worse than the shallowest plain network"
 BETTER = "better than every plain network"
 NOT_DEEPER = "better than every plain network, the best of which is not the deepest"
 OPEN = "the interval reaches farther"
-"""What marks of effective depths that plain networks bound say."""
+"""Legend labels of effective depths that are bounds."""
 
 EDGE_MARKS: dict[str, dict[str, Any]] = {
     WORSE: {"marker": "v"},
@@ -81,7 +81,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.plot([1, 2 * depths[-1]], [1, 2 * depths[-1]], **style.LEVEL)
     marked: dict[str, dict[str, Any]] = {}
     for row in rows.to_dict("records"):
-        # Beside each other, so that points of one depth do not cover each other.
+        # Shifted, so that points of one depth do not cover each other.
         x = row["depth"] * 2 ** style.aside(variants.index(row["variant"]), len(variants), 0.06)
         looks = {"color": palette.colour_of(row["variant"]), "clip_on": False}
         if told := at_edge.get(row["answer"]):

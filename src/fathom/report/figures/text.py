@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 NGRAMS = ("unigram", "bigram", "trigram")
-"""Models that only count."""
+"""Models that only count n-grams."""
 
 SIMILARITIES = ("stream_embedding_similarity", "stream_similarity")
-"""Metrics of a parameter, as published, and of activations."""
+"""Similarity of the stream embedding, a parameter, as published, and of activations."""
 
 SMALLEST_ERROR = 1e-6
-"""Smaller errors are rounding of float32, and are drawn here: their own size says nothing."""
+"""Errors below this value are float32 rounding and are drawn at this value."""
 
 
 @figure
@@ -108,26 +108,26 @@ def trade_off(steps: pd.DataFrame, title: str) -> Figure:
     return style.finish(page, title + same, handles)
 
 
-# --- what they share ----------------------------------------------------------------------------
+# --- shared -------------------------------------------------------------------------------------
 
 
 def in_bits(steps: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the steps at which the network was evaluated, `validation_loss` in bits.
+    """The rows of steps with an evaluation, with `validation_loss` in bits.
 
-    A run that is not finite then has a row without it.
+    A run that is not finite at such a step has NaN there.
     """
     found = frames.evaluations(steps, "validation_loss")
     return found.assign(validation_loss=found.get("validation_loss", math.nan) / math.log(2))
 
 
 def ngrams(steps: pd.DataFrame) -> dict[str, float]:
-    """Bits per character of the models that only count, by name: the same for every run."""
+    """Bits per character of the n-gram models, by name; the same for every run."""
     found = {name: frames.constant(steps, f"{name}_bpc") for name in NGRAMS}
     return {name: level for name, level in found.items() if level is not None}
 
 
 def visible(steps: pd.DataFrame) -> pd.DataFrame:
-    """With errors that are rounding as the smallest that is drawn."""
+    """The steps, with `base_row_error` at least SMALLEST_ERROR."""
     if "base_row_error" not in steps:
         return steps
     return steps.assign(base_row_error=steps["base_row_error"].clip(lower=SMALLEST_ERROR))

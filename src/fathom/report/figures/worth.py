@@ -1,4 +1,4 @@
-"""The figures of a study with a ladder: what a connection is worth in training steps."""
+"""The figures of a study with a ladder: the worth of a connection in training steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from fathom.metrics.scores import Score
 
 WIDTH, AROUND, PER_ROW = 9.0, 2.2, 0.25
-"""Inches: smaller than other figures, so that names are readable at half of a page; what is around
-the rows, and the height of one."""
+"""Width, height around the rows and height of a row, in inches: smaller than other figures, so that
+names are readable at half of a page."""
 
 OUTSIDE = {"below": "<", "beyond": ">", "both": "D"}
-"""Marks where the multiplier is a bound."""
+"""Markers of multipliers that are bounds, by answer."""
 
 HEADINGS = {
     BETTER: "better than {}",
@@ -31,13 +31,13 @@ HEADINGS = {
     WORSE: "worse than {}",
     UNDECIDED: "undecided",
 }
-"""What stands above the rows of a verdict, in order."""
+"""Headings above the rows of each verdict, in order."""
 
 MOST_NAMES = 8
-"""Maximum number of variants on a ladder, whose names still stand beside their points."""
+"""Maximum number of variants whose names fit beside the points of a ladder."""
 
 APART = 0.11
-"""Least distance of two numbers on the axis of steps, as a share of it."""
+"""Minimum distance between labels of the axis of steps, as a share of its length."""
 
 
 @figure
@@ -71,9 +71,9 @@ def ladder(
 
 
 def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a ladder tells of, at equal rates, against the first plain network.
+    """The rows with an answer of the ladder, at equal rates, against the first plain network.
 
-    At the depth of most of them, the deepest of several.
+    Only rows at the most common depth are kept; on a tie, at the deepest.
     """
     rows = worth[(worth["answer"] != "") & (worth["rate"] == "one rate")]
     rows = rows[rows["against"].isin(rows["against"].head(1))]
@@ -81,7 +81,7 @@ def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
 
 
 def _plain_ladder(ax: Axes, plain: pd.DataFrame, score: Score) -> None:
-    """The scores of the plain network against the factor of its steps, on a logarithmic axis."""
+    """Draw the plain network's scores against the factor of its steps, on a logarithmic axis."""
     points = frames.scores_on_ladder(plain, geometric=panels.is_log(score.metric))
     colour = palette.colour_of(plain["variant"].iloc[0])
     bars = style.error_bars(points["mean"], points["low"], points["high"])
@@ -92,7 +92,7 @@ def _plain_ladder(ax: Axes, plain: pd.DataFrame, score: Score) -> None:
 
 
 def _apart(factors: list[float]) -> list[float]:
-    """The factors whose numbers do not overlap on a logarithmic axis; 1 is among them."""
+    """The factors whose labels do not overlap on a logarithmic axis, with priority near 1."""
     least = APART * math.log(max(factors) / min(factors)) if factors else 0
     kept: list[float] = []
     for factor in sorted(factors, key=lambda factor: abs(math.log(factor))):
@@ -102,7 +102,7 @@ def _apart(factors: list[float]) -> list[float]:
 
 
 def _mark(ax: Axes, row: dict[str, Any], score: float | None) -> tuple[float, float, str]:
-    """Draw a variant's line from 1 to its multiplier, at its score; where it ends, and its name."""
+    """Draw a variant's line from 1 to its multiplier at its score. Returns (end x, y, variant)."""
     x, y, colour = row["multiplier"], math.nan, palette.colour_of(row["variant"])
     if score is not None:
         y = score
@@ -147,7 +147,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
 
 
 def _grouped(rows: pd.DataFrame, against: str) -> list[tuple[str, dict[str, Any] | None]]:
-    """The name of each line of the figure and its row, none for the verdict above its rows."""
+    """(name, row) of each line of the figure; the row is None for the heading of a verdict."""
     lines: list[tuple[str, dict[str, Any] | None]] = []
     for verdict, heading in HEADINGS.items():
         own = rows[rows["verdict"] == verdict].to_dict("records")
@@ -157,7 +157,7 @@ def _grouped(rows: pd.DataFrame, against: str) -> list[tuple[str, dict[str, Any]
 
 
 def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
-    """A multiplier with its interval, and the time of a step."""
+    """Draw a multiplier with its interval, and the time of a step."""
     colour = palette.colour_of(row["variant"])
     ax.vlines(row["cost"], y - 0.38, y + 0.38, color=colour, lw=3)
     if not math.isnan(row["low"]):
@@ -166,7 +166,7 @@ def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
 
 
 def _legend(rows: pd.DataFrame) -> list[Any]:
-    """The marks of rows, where some have a time."""
+    """Legend entries of the marks; empty if no row has a time."""
     if rows["cost"].isna().all():
         return []
     width = rows["width"].dropna().iloc[0]

@@ -1,6 +1,6 @@
-"""Tables, reports and figures → index.html: one page that opens from disk and loads nothing.
+"""index.html from tables, reports and figures: one page that opens from disk and loads nothing.
 
-Its prose is that of the Markdown reports and of the documents that these link to. Its claims, its
+Its prose comes from the Markdown reports and from documents that they link to. Its claims, its
 curves and the rows behind each number come from the tables. The explorer is a specification for
 Vega-Lite, in report/page/explorer.js; the script of Vega-Lite is in the page too.
 """
@@ -33,7 +33,7 @@ SCORECARD = (FIRST, "scorecard")
 
 
 def page_of(templates: Path) -> Path:
-    """The folder of the page's template, beside that of the reports' templates."""
+    """The folder of the page's template, next to the folder of the reports' templates."""
     return templates.parent / "page"
 
 
@@ -42,8 +42,8 @@ def write_page(
 ) -> None:
     """Write `folder`/index.html from the reports and tables in `folder` and from `figures`.
 
-    Raises ConfigError naming the template if it cannot be filled or has a number of its own, and if
-    there is no report; ModuleNotFoundError where vl_convert or markdown_it is not installed.
+    Raises ConfigError naming the template if it cannot be filled or has a hand-typed number, and if
+    there is no report; ModuleNotFoundError if vl_convert or markdown_it is not installed.
     """
     from fathom.report.page.markdown import read_sections
 
@@ -88,7 +88,7 @@ def write_page(
 
 
 def _other_pages(config: Config) -> dict[str, str]:
-    """By the folder of the kept result, as seen from the page, its page; without one, nothing."""
+    """Page of the kept result by its folder, both relative to this page; empty without one."""
     if not config.reference or not (Path(config.reference) / PAGE).is_file():
         return {}
     folder = link_to(config, Path(config.reference))
@@ -96,7 +96,7 @@ def _other_pages(config: Config) -> dict[str, str]:
 
 
 def reports_in(config: Config, folder: Path) -> list[str]:
-    """The Markdown reports that are there, from `folder`: results, studies, then all others."""
+    """Paths of existing Markdown reports, from `folder`: results, studies, then all others."""
     others = sorted({file.name for file in folder.glob("*.md")} - {FIRST})
     known = [FIRST, *(f"studies/{name}.md" for name in config.studies)]
     return [*(name for name in known if (folder / name).is_file()), *others]

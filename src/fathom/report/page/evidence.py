@@ -1,4 +1,4 @@
-"""The rows of tables that the page links to, in words and units."""
+"""Table rows that the page links to, in words with units."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fathom.report.verdicts import estimate
 from fathom.report.worth import depth_multiplier, pays_below, plain_change
 
 Line = tuple[str, int]
-"""The file of a table and the line of a row, from 2."""
+"""File name of a table, and line number of a row, from 2."""
 
 TITLE = ("statement", "question", "study", "variant", "against", "depth", "platform")
-"""The columns that say what a row is about, in the order in which its title has them."""
+"""Columns that form the title of a row, in order."""
 
 WORDS = {
     "after_looking": "chosen after looking",
@@ -109,7 +109,7 @@ WORDS = {
     "width": "channels",
     "within_seed_spread": "the scores differ within the spread over seeds",
 }
-"""Columns in words, where their names do not say it."""
+"""Columns in words, if their names need an explanation."""
 
 TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
     "observed": estimate,
@@ -119,11 +119,11 @@ TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
     "break_even": pays_below,
     "depth_multiplier": depth_multiplier,
 }
-"""Columns that have words of their own, from the row."""
+"""Columns with their own format, made from the whole row."""
 UNKNOWN = {"unit": "", **dict.fromkeys(
     ("low", "high", "change_low", "change_high", "depth_low", "depth_high"), math.nan
 )}  # fmt: skip
-"""The other columns that these need, where a row lacks them."""
+"""Defaults of other columns that these formats read, for rows without them."""
 
 INTERVALS = {
     "cost": ("cost_low", "cost_high"),
@@ -131,7 +131,7 @@ INTERVALS = {
     "multiplier": ("low", "high"),
     "net": ("net_low", "net_high"),
 }
-"""The ends of the intervals of columns that are shown with them."""
+"""Columns that are shown with an interval, and the columns of its ends."""
 
 BESIDE = {
     "effect": {"low", "high", "unit", "multiplier_low", "multiplier_high"},
@@ -140,15 +140,15 @@ BESIDE = {
     "observed": {"low", "high"},
     **{column: set(ends) for column, ends in INTERVALS.items()},
 }
-"""Columns that stand beside another one, in the rows that have that one."""
+"""By column, the columns that rows with it do not list separately."""
 
 
 def evidence_of(
     config: Config, tables: Path, lines: Iterable[Line], labels: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """For `TABLE.csv#L12` the title of that line and its rows (name, value), where it is there.
+    """By `TABLE.csv#L12`, the title of that line and its rows (name, value), if the line exists.
 
-    `labels`: what people read for names of studies, variants, platforms and sources.
+    `labels`: display names of studies, variants, platforms and sources.
     """
     units, scores, found = loss_units(config), scores_of(config), {}
     for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
@@ -192,7 +192,7 @@ def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
 def _rows(
     row: Mapping[str, Any], said: Callable[[str], str], called: Callable[[str], str]
 ) -> Iterator[tuple[str, str]]:
-    """(name, value) of each number of a row; a mean and what belongs to it are one."""
+    """Yield (name, value) of each entry of a row; mean, interval, SD and count of runs are one."""
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
     metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
     told = {f"{metric}{part}" for metric in metrics for part in parts}
@@ -225,7 +225,7 @@ def _value(
     if key in TOLD:
         return TOLD[key](UNKNOWN | dict(row))
     if key in INTERVALS:
-        # Of an effect, `low` and `high` are the ends of the effect.
+        # In a row with an effect, `low` and `high` are the ends of its interval.
         before = "multiplier_" if key == "multiplier" and "effect" in row else ""
         return with_interval(value, *(row.get(before + end, math.nan) for end in INTERVALS[key]))
     if key == "confidence":

@@ -26,18 +26,18 @@ from fathom.report.figures.palette import colour_of
 from fathom.report.figures.panels import run_label, score_label, step_label
 
 EVENLY, EARLY = 13, 13
-"""Numbers of drawn steps of a run: evenly spaced ones, and ones denser near the first …"""
+"""Numbers of drawn steps of a run: evenly spaced ones, and ones denser near the first."""
 
 MANY = 300
-"""… in a study of so many runs. Of more runs each has fewer steps, so that the page stays short."""
+"""Number of runs in a study above which each has fewer drawn steps, so the page stays short."""
 
 CLOCKS = ("step", "step_seconds", "elapsed_seconds")
-"""No metrics to draw: the axis itself, and times, which depend on the machine."""
+"""Step metrics that are not drawn: the axis itself, and times, which depend on the machine."""
 
 RUN_COLUMNS = ["platform", "depth", "variant", "seed"]
 
 DASHES = ([], [8, 3], [2, 3], [8, 3, 2, 3], [16, 4], [16, 4, 2, 4])
-"""Dashes and gaps in pixels: of the first variant of a colour, of the second …"""
+"""Dashes and gaps in pixels, for the first variant of a colour, the second, …"""
 
 
 def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def study_data(
 ) -> dict[str, Any]:
     """The explorer's data of one study, for JSON, from its rows of both tables.
 
-    `labels`: what people read for names. Under `data` are two tables by column: `step` has a row
-    for each drawn step of each run, `depth` one for each run.
+    `labels`: display names. Under `data` are two tables by column: `step` has a row for each drawn
+    step of each run, `depth` one for each run.
     """
     study, plain, there = config.studies[name], config.plain(name), set(cells["variant"])
     runs = cells.drop_duplicates(["depth", "variant"])
@@ -100,7 +100,7 @@ def study_data(
 def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Label, colour and dash of each variant of a study; no two have the same colour and dash.
 
-    A label that two variants share has the name beside it.
+    A label that two variants share is followed by the variant's name.
     """
     called = Counter(labels.get(name, name) for name in names)
     drawn: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[
 
 
 def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows that are drawn: some dozens of steps, the same of each run, and all evaluations."""
+    """Rows to draw: a few dozen steps, the same in each run, its last step, and evaluations."""
     is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
     count, share = int(steps["step"].max()) + 1, min(1, MANY / is_last.sum())
     evenly = np.linspace(0, count - 1, round(share * EVENLY))
@@ -127,7 +127,7 @@ def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.Dat
 
 
 def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
-    """The step metrics of a study with a curve, loss first; a constant has none."""
+    """Step metrics with a curve, loss first; constant metrics have none."""
     return [
         _metric(name, step_label(name, steps), log=metric.log, sparse=metric.when == "evaluations")
         for name, metric in tasks.step_metrics().items()
@@ -139,7 +139,7 @@ def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _run_metrics(cells: pd.DataFrame, score: Score) -> list[dict[str, Any]]:
-    """The score, and every other run metric that is not the same in all runs."""
+    """The score, and all other run metrics except times and those equal in all runs."""
     steps, runs = tasks.step_metrics(), tasks.run_metrics()
     judged = _metric("score", f"score: {score_label(score)}", log=steps[runs[score.metric].of].log)
     others = (
@@ -157,10 +157,10 @@ def _metric(name: str, label: str, *, log: bool, sparse: bool = False) -> dict[s
 def _columns(
     rows: pd.DataFrame, axes: Sequence[str], metrics: Sequence[Mapping[str, Any]], by: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """Axes and metrics by column, with five digits.
+    """Axes and metrics by column, with five significant digits.
 
-    `by`: columns of what has a metric or does not have it at all; what has none has None. Where one
-    that has it was not finite stands "NaN", a gap in its curve, unless the metric is sparse.
+    `by`: columns that form groups. A group without finite values of a metric has None. In other
+    groups a non-finite value is "NaN", a gap in the curve, or None for a sparse metric.
     """
     names = [metric["name"] for metric in metrics]
     numbers = rows[names].astype(float).replace([np.inf, -np.inf], np.nan)

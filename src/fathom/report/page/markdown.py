@@ -1,4 +1,4 @@
-"""Markdown → the sections of the page. Only this module knows markdown-it."""
+"""Convert Markdown to the sections of the page, by markdown-it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANCHOR = re.compile(r'<a id="([\w.-]+)">')
 """The only HTML that reports use, beside comments; any other is shown as text."""
 
 PLACES, LENGTH = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d+")
-"""In a drawing of matplotlib: the places of lines and letters, and a number of those."""
+"""In an SVG of matplotlib: the coordinates of lines and letters, and a number in them."""
 
 FIGURES, STUDIES, TABLES = "figures", "studies", "tables"
 
@@ -34,7 +34,7 @@ class Section:
     """One Markdown file as HTML."""
 
     study: str
-    """The study that it is the report of; empty if it is no study's."""
+    """The study that the file reports on; empty if there is none."""
     anchor: str
     title: str
     introduction: Markup
@@ -53,10 +53,9 @@ def read_sections(
 ) -> list[Section]:
     """A section for each Markdown file, with its figures.
 
-    `files`: by their path as seen from the page. `figures`: the folder that `figures/…` in a report
-    stands for. `replaced`: by file and part, the HTML that stands for the first table of that part.
-    To `lines` those are added that links lead to. `pages`: by folder, the page of its
-    reports.
+    `files`: by path relative to the page. `figures`: the folder that `figures/…` in a report stands
+    for. `replaced`: by file and part, HTML in place of the first table of that part. `lines`: gets
+    the table lines that links lead to. `pages`: by folder, the page of its reports.
     """
     anchors = {file: _anchor_of(file) for file in files}
     reader = _Reader(figures, anchors, replaced, lines, pages)
@@ -147,10 +146,10 @@ class _Reader:
         return {"href": to}
 
     def _image(self, image: Token, file: str) -> str:
-        """The HTML of an image: with its drawing, or a line that says that it is not there.
+        """HTML of an image: with its SVG, or a note that the figure is missing.
 
-        A drawing is sharp at any size, and packed it is smaller than pixels. The page's script
-        unpacks it when it comes near; until then its size keeps its place.
+        An SVG is sharp at any size and, packed, smaller than pixels. The page's script unpacks it
+        shortly before it is in view; until then width and height reserve its place.
         """
         name, place = escape(image.content), Path(_from_page(str(image.attrGet("src")), file))
         svg = self.figures.joinpath(*map(unquote, place.parts[1:])).with_suffix(".svg")
@@ -163,7 +162,7 @@ class _Reader:
 
 
 def _rounded(places: re.Match[str]) -> str:
-    """Places with one digit after the point, far less than a line is wide: a third of the size."""
+    """Coordinates with one decimal, finer than the width of a line: a third of the file's size."""
     return LENGTH.sub(lambda length: f"{float(length[0]):.1f}".removesuffix(".0"), places[0])
 
 
@@ -218,5 +217,5 @@ def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dic
 
 
 def _from_page(path: str, file: str) -> str:
-    """A path of a link in `file`, as seen from the page."""
+    """The path of a link in `file`, relative to the page."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(file), path))

@@ -1,4 +1,4 @@
-"""Data in the page, compressed until its script needs them."""
+"""Compressed data in the page, which its script unpacks when needed."""
 
 from __future__ import annotations
 
