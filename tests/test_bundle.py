@@ -258,7 +258,7 @@ def test_only_chosen_runs_must_be_current(here, tmp_path):
     baseline = run_folder(results_of(here), here.cells()[0])
     (baseline / "metrics.jsonl").write_text("", encoding="utf-8")
     corrupt = refusal_to_pack(here, tmp_path / "b.tar.xz")
-    assert corrupt.startswith(f"{here.cells()[0]}: corrupt, metrics.jsonl: its SHA-256 is not")
+    assert corrupt.startswith(f"{here.cells()[0]}: corrupt, metrics.jsonl: its SHA-256 differs")
 
     write_all_cells(here)
     changed = config_in(tmp_path / "here", optimizer={"lr": 0.02})
@@ -274,7 +274,7 @@ def test_unfinished_training_is_left_out_of_a_bundle(here, tmp_path, capsys):
     shutil.rmtree(run_folder(results_of(here), cell))
     (run_folder(results_of(here), cell) / ".partial").mkdir(parents=True)
     assert [run.cell for run in create_bundle(here, tmp_path / "b.tar.xz")] == here.cells()[1:]
-    assert capsys.readouterr().err == "fathom: left out: 1 trainings that have not finished\n"
+    assert capsys.readouterr().err == "fathom: left out: 1 unfinished trainings\n"
 
 
 def test_imported_runs_are_left_out_of_a_bundle(here, elsewhere, packed, tmp_path):
@@ -290,7 +290,7 @@ def test_only_a_bundle_is_replaced_without_force(made, tmp_path):
     config, file = config_in(made), tmp_path / "b.tar.xz"
     content = lzma.compress(b"another archive" * 99)
     file.write_bytes(content)
-    with pytest.raises(BundleError, match=r"b\.tar\.xz: is there and is no bundle; name another"):
+    with pytest.raises(BundleError, match=r"b\.tar\.xz: exists and is not a bundle; name another"):
         create_bundle(config, file)
     assert file.read_bytes() == content
     for force in (True, False):
@@ -324,7 +324,7 @@ def with_other_losses(columns):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda p: p.entries.append((p.name(METRICS), b"{}\n")), "is there twice"),
+        (lambda p: p.entries.append((p.name(METRICS), b"{}\n")), "is present twice"),
         (lambda p: p.replace(COLUMNS, p.read(COLUMNS)[:-1]), "is damaged"),
         (lambda p: p.replace(COLUMNS, with_other_losses(p.read(COLUMNS))), "SHA-256"),
     ],
@@ -344,7 +344,7 @@ def test_the_same_bundle_again_changes_nothing(already, packed):
 
 def test_different_run_is_kept_or_replaced_only_on_request(already, other):
     before = contents(already)
-    assert "is there already; choose --keep or --replace" in refusal(already, other)
+    assert "already exists; add --keep or --replace" in refusal(already, other)
     done = import_bundle(already, other, "keep")
     assert (done["imported"], len(done["kept"]), done["same"]) == ([], 2, [])
     assert contents(already) == before
@@ -398,8 +398,8 @@ def refusal(results, file, existing="refuse"):
     return line
 
 
-PLAIN_ONLY = "is no plain file"
-NO_FILE = "is no file of a run"
+PLAIN_ONLY = "is not a plain file"
+NO_FILE = "is not a file of a run"
 NO_CELL = "is not study/depthL/variant/backend/seedN"
 KINDS = {
     "symbolic link": ({"kind": tarfile.SYMTYPE, "link": "../../../../etc/passwd"}, PLAIN_ONLY),
@@ -407,7 +407,7 @@ KINDS = {
         repr(kind): ({"kind": kind, "link": "runs/x"}, PLAIN_ONLY)
         for kind in (tarfile.LNKTYPE, tarfile.DIRTYPE, b"?")
     },
-    "huge size": ({"size": 2**40}, "a size of 1099511627776, where 4194304 is the limit"),
+    "huge size": ({"size": 2**40}, "a size of 1099511627776, but the limit is 4194304"),
 }
 NAMES = {
     "absolute": ("/fathom-was-here.json", NO_FILE),
@@ -446,15 +446,15 @@ def forge_spec(**changes):
 
 
 CONTENT = {
-    "no file": (lambda p: setattr(p, "entries", []), "holds no run"),
+    "no file": (lambda p: setattr(p, "entries", []), "contains no run"),
     "a file that is missing": (lambda p: p.remove("metrics.jsonl"), "metrics.jsonl: missing"),
     "another content of the same size": (
         lambda p: p.replace("metrics.jsonl", p.read("metrics.jsonl").replace(b":2.5", b":1.5")),
-        "metrics.jsonl: its SHA-256 is not the manifest's"),
-    "a run in the place of another": (steal, "manifest.json: is of another cell"),
+        "metrics.jsonl: its SHA-256 differs"),
+    "a run in the place of another": (steal, "manifest.json: belongs to another cell"),
     "no platform": (lambda p: p.measured_on("", "", ""), "make a platform of 0 letters"),
     "more steps than memory could count": (
-        forge_spec(steps=10**15), "does not hold steps 0 to 999999999999999 in order"),
+        forge_spec(steps=10**15), "not contain steps 0 to 999999999999999 in order"),
     "a network larger than any memory": (
         forge_spec(connection={"streams": 10**15}), "mixing.safetensors: "),
     "settings that no network of it can have": (
@@ -462,7 +462,7 @@ CONTENT = {
         "spec.json: "),
     "too much JSON": (
         lambda p: p.replace("spec.json", b"[" + b"[]," * 2**21 + b"1]"),
-        "a size of 6291459, where 4194304 is the limit"),
+        "a size of 6291459, but the limit is 4194304"),
 }  # fmt: skip
 HOSTILE = {
     **{f"kind: {k}": (lambda p, f=f: p.replace_raw(**f), x) for k, (f, x) in KINDS.items()},
@@ -497,7 +497,7 @@ def test_repacked_bundle_is_imported(elsewhere, packed, tmp_path):
 
 def test_the_number_of_runs_is_limited(packed, tmp_path, monkeypatch):
     monkeypatch.setattr(bundle, "MAX_RUNS", 1)
-    assert "holds more than 1 runs" in refusal(tmp_path / "results", copied(packed, tmp_path))
+    assert "contains more than 1 runs" in refusal(tmp_path / "results", copied(packed, tmp_path))
 
 
 def copied(file, folder):
@@ -518,16 +518,16 @@ def repacked_with_memory(size):
     return lambda content: lzma.compress(lzma.decompress(content), filters=filters)
 
 
-NO_TAR = "not a whole tar packed by xz"
+NO_TAR = "not an intact .tar.xz file"
 FILES = {
     "empty": (lambda content: b"", NO_TAR),
     "half": (lambda content: content[: len(content) // 2], NO_TAR),
     "a wrong checksum": (lambda content: content[:-8] + bytes(4) + content[-4:], NO_TAR),
     "compressed text": (zipped(lambda tar: b"this is no bundle\n" * 100), NO_TAR),
     "tar cut within a file": (zipped(lambda tar: tar[:1500]), NO_TAR),
-    "an archive of nothing": (zipped(lambda tar: bytes(10240)), "holds no run"),
-    "an archive after the end": (zipped(lambda tar: tar + tar), "something after its end"),
-    "text after the end": (lambda content: content + b"more", "something after its end"),
+    "an archive of nothing": (zipped(lambda tar: bytes(10240)), "contains no run"),
+    "an archive after the end": (zipped(lambda tar: tar + tar), "data after its end"),
+    "text after the end": (lambda content: content + b"more", "data after its end"),
     "a need for 256 MB": (repacked_with_memory(2**28), NO_TAR),
 }
 
@@ -543,7 +543,7 @@ def test_file_that_is_not_a_whole_bundle_is_refused(make, said, packed, tmp_path
 
 def test_pipe_or_missing_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert refusal(tmp_path / "results", tmp_path / "pipe").endswith("pipe: is no file")
+    assert refusal(tmp_path / "results", tmp_path / "pipe").endswith("pipe: is not a file")
     assert refusal(tmp_path / "results", tmp_path / "none").endswith("none: no such file")
 
 

@@ -78,7 +78,7 @@ def test_run_of_another_cell_is_not_replaced(trained, fathom):
     words = ["--depth", depth[:-1], "--variant", variant, "--backend", backend, "--seed", "1"]
     status, _, (line, *_) = fathom("train", "small", *words, "--out", run)
     assert status == 1
-    assert f"{run}: holds a run of another spec" in line
+    assert f"{run}: contains a run of another spec" in line
     assert {file.name: file.read_bytes() for file in run.iterdir()} == before
 
 
@@ -182,7 +182,7 @@ def test_only_missing_corrupt_or_stale_cells_are_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
     status, _, (line,) = fathom("train-all")
     assert status == 0
-    assert line.startswith("fathom: nothing to be done")
+    assert line.startswith("fathom: nothing to do")
     assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
 
     kept = read_manifest(run_of(trained, "baseline"))
@@ -251,13 +251,13 @@ def test_refused_bundle_does_not_stop_the_others(trained, tmp_path, fathom, monk
     monkeypatch.chdir(other)
     status, printed, errors = fathom("bundle", "import", *map(str, bundles), "--keep")
     assert status == 1
-    assert errors[0].startswith(f"fathom: {damaged}: not a whole tar packed by xz")
+    assert errors[0].startswith(f"fathom: {damaged}: not an intact .tar.xz file")
     assert errors[1:] == [f"fathom: {gone}: no such file"]
     (unknown,) = (path for path in statuses(trained) if "baseline" in path)
     assert printed.splitlines()[:3] == [
         f"{good}: 1 imported, under results/imported",
         f"{foreign}: 1 imported, under results/imported",
-        f"{foreign}: 1 of no cell of this config, as {unknown}",
+        f"{foreign}: cells not in this config: 1, such as {unknown}",
     ]
     assert set(statuses(other).values()) == {"imported"}
 
@@ -310,7 +310,7 @@ def test_command_names_the_package_that_it_lacks(trained, pytestconfig, command,
 def test_missing_backend_is_left_out_with_a_message(folder, fathom, monkeypatch):
     write_config(folder, backends=[BACKEND, OTHER], variants=["mhc"])
     monkeypatch.setattr("fathom.runs.train_all.installed_backends", lambda: (BACKEND,))
-    line = f"fathom: backend {OTHER} is not installed here: left out"
+    line = f"fathom: backend {OTHER} is not installed here: its cells are left out"
     status, _, errors = fathom("train-all", f"*/{OTHER}/*")
     assert (status, errors[0]) == (1, line)
     assert "no chosen cell can be trained here" in errors[1]

@@ -154,7 +154,7 @@ REFUSED = {
     "if x:\n f = 1\nelse:\n f = 2": (1, "If"),
     "try:\n from p.q.b import g\nexcept ImportError:\n g = None\nf = g": (1, "Try"),
     "from p.q import b\ndef f(): b.none()": (2, "none, which p.q.b does not define"),
-    "from p.none import g\nf = g": (2, "p.none, which is no module"),
+    "from p.none import g\nf = g": (2, "p.none, which is not a module"),
 }
 
 

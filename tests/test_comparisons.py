@@ -86,10 +86,10 @@ def test_verdict_names_a_choice_made_after_looking():
 @pytest.mark.parametrize(
     ("seeds", "needed", "words"),
     [
-        (1, math.nan, "1 seed, a verdict takes at least 3"),
-        (2, math.nan, "2 seeds, a verdict takes at least 3"),
+        (1, math.nan, "1 seed, a verdict needs at least 3"),
+        (2, math.nan, "2 seeds, a verdict needs at least 3"),
         (3, 7.0, "3 seeds, 4 more may decide it"),
-        (3, math.nan, "3 seeds, no number that could be trained is expected to decide it"),
+        (3, math.nan, "3 seeds, no feasible number is expected to decide it"),
     ],
 )
 def test_undecided_contrast_names_the_seeds_that_may_decide_it(seeds, needed, words, capsys):

@@ -286,8 +286,8 @@ REFUSED = [
     (f"{DEEP}.batch_size", {12: 32}, DEEP, "batch_size has no entry for depth 24; add one"),
     (f"{DEEP}.variants", [], f"{DEEP}.variants", "must list at least one value"),
     (f"{DEEP}.seeds", [0, 1, 0], f"{DEEP}.seeds", "lists 0 more than once"),
-    (f"{DEEP}.exclude", [{"depth": [12, 24]}], "no cells", "leave none"),
-    (f"{DEEP}.chosen_after_looking", {"optimizer.rate": {"why": "x"}}, DEEP, "'optimizer.rate'; a"),
+    (f"{DEEP}.exclude", [{"depth": [12, 24]}], "no cells", "exclude fewer"),
+    (f"{DEEP}.chosen_after_looking", {"optimizer.rate": {"why": "x"}}, DEEP, "'optimizer.rate'; n"),
     (f"{DEEP}.chosen_after_looking", {"seeds": {}}, f"{DEEP}.chosen_after_looking.seeds.why", ""),
     (f"{DEEP}.recipe", "torch", f"{DEEP}.recipe", "did you mean 'torch-defaults'?"),
     (f"{DEEP}.variants", ["baseline", "mch"], f"{DEEP}.variants.mch",
@@ -296,27 +296,27 @@ REFUSED = [
     (f"{DEEP}.backends", ["numpy"], f"{DEEP}.backends.0", "unknown backend 'numpy'"),
     (f"{DEEP}.exclude", [{"variant": "mch"}], f"{DEEP}.exclude.0.variant", "unknown variant"),
     (f"{DEEP}.accumulate", {"mch": 2}, DEEP, "accumulate: unknown variant 'mch'"),
-    (f"{DEEP}.extra_variants", ["mhc"], DEEP, "extra_variants: mhc is there already"),
+    (f"{DEEP}.extra_variants", ["mhc"], DEEP, "extra_variants: mhc already exists"),
     (f"{DEEP}.model.vocab", 1, DEEP, "model: has 1 class to predict, so chance is a perfect"),
     (f"{DEEP}.contrasts", [{"question": "?", "pairs": [["mhc", "mch"]]}], DEEP,
      "contrasts.0.pairs: unknown variant 'mch'"),
     (f"{DEEP}.rates", [0], f"{DEEP}.rates.0", "greater than 0"),
     (f"{DEEP}.rates", [1.5], f"{DEEP}.rates.0", "less than 1"),
     (f"{DEEP}.ladder", {"nothing": [2]}, DEEP, "ladder: unknown variant 'nothing'"),
-    (f"{DEEP}.ladder", {"mhc": [2]}, f"{DEEP}.ladder", "mhc is no plain network"),
+    (f"{DEEP}.ladder", {"mhc": [2]}, f"{DEEP}.ladder", "mhc is not a plain network"),
     (f"{DEEP}.ladder", {"baseline": [0]}, f"{DEEP}.ladder.baseline.0", "or equal to 0.01"),
     (f"{DEEP}.ladder", {"baseline": [2, 2]}, f"{DEEP}.ladder.baseline", "2.0 more than once"),
-    (f"{DEEP}.ladder", {"baseline": [2, 2.001]}, DEEP, "ladder: needs the label baseline_x200"),
+    (f"{DEEP}.ladder", {"baseline": [2, 2.001]}, DEEP, "needs the label baseline_x200"),
     (f"{DEEP}.plain_at_size", ["mhd"], DEEP, "plain_at_size: unknown variant 'mhd'"),
     ("studies", {"one": {**STUDY, "plain_at_size": ["baseline"]},
                  "two": {**STUDY, "plain_at_size": ["baseline"], "task": "unrolled",
                          "model": {"kind": "copy", "width": 8, "hidden": 6}}},
-     "studies.two.plain_at_size", "its task is unrolled, and one has tokens"),
+     "studies.two.plain_at_size", "its task is unrolled, but one has tokens"),
     *(
         (DEEP, {**STUDY, "ladder": {"baseline": [2]}, **own}, DEEP, words)
         for own, words in (
             ({"rates": [0.004], "variants": ["baseline", {"baseline_004": "mhc"}]},
-             "rates: needs the label baseline_004"),
+             "needs the label baseline_004"),
             ({"rates": [0.004], "ladder": {"baseline_008": [2]}}, "unknown variant 'baseline_008'"),
             ({"optimizer": {"lr": 0.1, "warmup_steps": 2}, "ladder": {"baseline": [0.01]}},
              "variants.baseline_x001.optimizer.warmup_steps is 2 of 1 steps"),
@@ -331,7 +331,7 @@ REFUSED = [
         ("studies", {name: STUDY}, f"studies.{name}", "lower-case")
         for name in ("deep_1", "..", "dé")
     ),
-    ("studies", {"figures": STUDY}, "studies.figures", "use another"),
+    ("studies", {"figures": STUDY}, "studies.figures", "choose another"),
     # a variant and its connection
     *(
         (f"{DEEP}.variants", [{"v": {"connection": "mhc", **own}}], place, words)
@@ -343,7 +343,7 @@ REFUSED = [
         )
     ),
     (f"{DEEP}.variants", [{"v": {"kind": "causal", "constraint": "identity"}}],
-     f"{DEEP}.variants.v", "has no logit for each pair of layers; take exp or sinkhorn"),
+     f"{DEEP}.variants.v", "has no logit for each pair of layers; use exp or sinkhorn"),
 ]  # fmt: skip
 
 
@@ -361,15 +361,15 @@ def test_a_mistake_is_refused_with_its_place_and_fix(path, value, place, words):
     ("content", "expected"),
     [
         (b"studies:\n  deep:\n    steps: [1, 2\n    seeds: [0]\n", " line 4 malformed YAML ("),
-        (b"a: 1\nb:\n  c: 2\n  c: 3\n", " line 4 malformed YAML (the key 'c' is there twice)"),
-        (b"a: 1\nb: 010\n", " line 2 malformed YAML ('010' is not in decimal digits"),
+        (b"a: 1\nb:\n  c: 2\n  c: 3\n", " line 4 malformed YAML (duplicate key 'c')"),
+        (b"a: 1\nb: 010\n", " line 2 malformed YAML ('010' is not a decimal integer"),
         (b"results: \xff\n", " is not UTF-8 ("),
         (b"a: " + b"[" * 5000, " malformed YAML ("),
         (b"", " must be a mapping"),
         (None, " cannot be read (No such file or directory)"),
         (b'{"studies":\n {"deep": 1,}}', " malformed JSON ("),
         (b'{"a": ' + b"[" * 100_000, " malformed JSON ("),
-        (b'{"a": {"c": 2, "c": 3}}', " malformed JSON (the key 'c' is there twice)"),
+        (b'{"a": {"c": 2, "c": 3}}', " malformed JSON (duplicate key 'c')"),
     ],
     ids=lambda given: f"{given}"[:30],
 )

@@ -139,7 +139,7 @@ def test_message_lists_tried_sources_and_remedy_if_all_fail(official, folder):
     for line, why in zip(log[1:], ("No such file", "refused", "apt-get update: E: no network"),
                          strict=True):  # fmt: skip
         assert why in line
-    assert to_do.startswith(f"to go on, put {', '.join(data.FILES)} (from {data.OFFICIAL} or the ")
+    assert to_do.startswith(f"to continue, put {', '.join(data.FILES)} (from {data.OFFICIAL} or ")
     assert f" into {folder} and " in to_do
     assert contents(folder) == {}
 
@@ -179,7 +179,7 @@ def test_wrong_user_files_are_refused_by_name_and_kept(official):
     official.rmdir()
     official.write_text("in the way")
     assert refusal(data.fetch, official / "x", print).startswith(
-        f"{official / 'x'}: cannot be made"
+        f"{official / 'x'}: cannot be created"
     )
 
 

@@ -141,7 +141,7 @@ def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_pa
     assert set(manifest.files) == {"loss.png", "loss.svg"} == {p.name for p in out.glob("loss.*")}
     inputs = [tables / "studies/a" / name for name in draw.STUDY_TABLES]
     assert manifest.why_other("a on torch", inputs) == ""
-    assert manifest.why_other("a on mlx", inputs) == "is of 'a on torch', not of 'a on mlx'"
+    assert manifest.why_other("a on mlx", inputs) == "belongs to 'a on torch', not to 'a on mlx'"
     inputs[1].write_text("another", encoding="utf-8")
     why = manifest.why_other("a on torch", inputs)
     assert why == "its figures were drawn from another summary.csv"

@@ -51,12 +51,12 @@ def test_runs_trained_here_are_ignored(config, tmp_path):
 
 
 def test_nothing_is_trained(config, command):
-    with pytest.raises(ConfigError, match=r"train: false, so no cell is trained here"):
+    with pytest.raises(ConfigError, match="set train: true"):
         specs_left(config, ())
     for words in (["train-all"], ["train", "a", "--seed", "0"]):
         status, _, errors = command(*words)
         assert status == 1
-        assert errors == ["fathom: the config says train: false, so no cell is trained here"]
+        assert errors == ["fathom: the config has train: false; set train: true to train cells"]
 
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
@@ -77,5 +77,5 @@ def test_commands_without_imported_runs_print_one_line(config, command, words):
     status, said, errors = command(*words)
     assert (status, said) == (1, "")
     (line,) = errors
-    assert line.startswith(f"fathom: {config.results}/imported: holds no run of this config, ")
+    assert line.startswith(f"fathom: {config.results}/imported: contains no run of this config, ")
     assert line.endswith("import runs first: fathom bundle import FILE.tar.xz")

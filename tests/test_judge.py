@@ -224,7 +224,7 @@ def test_missing_requirements_print_one_line_with_the_fix(home, capsys):
 def test_other_seeds_the_kept_folder_and_a_wrong_setting_are_refused(home, capsys):
     write("plain.py", PLAIN)
     (line,) = refusal(capsys, "plain.py:Class", "--seeds", "4")
-    assert line.startswith("fathom: --seeds: the kept result has 3, not 4")
+    assert line.startswith("fathom: --seeds: 4 exceeds the kept result's 3")
     (line,) = refusal(capsys, "plain.py:Class", "--out", "kept")
     assert line.startswith("fathom: kept: is the kept result")
     (line,) = refusal(capsys, "plain.py:Class", "--settings", "{kind: plain}")

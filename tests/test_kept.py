@@ -31,7 +31,7 @@ def test_a_recorded_result_has_no_differences(kept):
 @pytest.mark.parametrize("name", FILES)
 def test_an_edited_file_is_named(kept, name):
     (kept / name).write_text("39 reproduced")
-    assert list(differences(kept)) == [(kept / name, f"is not what {SUMS} recorded")]
+    assert list(differences(kept)) == [(kept / name, f"does not match {SUMS}")]
 
 
 @pytest.mark.parametrize("name", ["studies/b.md", "bundles/mac.tar.xz"])
@@ -40,7 +40,7 @@ def test_missing_and_additional_files_are_named(kept, name):
     (kept / beside).rename(kept / name)
     assert dict(differences(kept)) == {
         kept / beside: f"missing, but {SUMS} lists it",
-        kept / name: f"is not among the files that {SUMS} lists",
+        kept / name: f"is not listed in {SUMS}",
     }
 
 
@@ -55,10 +55,10 @@ def test_a_missing_or_invalid_list_of_hashes_is_a_difference(kept, text):
 
 
 def test_a_folder_without_a_result_is_not_recorded(tmp_path):
-    with pytest.raises(UserError, match="holds no result"):
+    with pytest.raises(UserError, match="contains no result"):
         record(tmp_path)
     ((_, why),) = differences(tmp_path / "gone")
-    assert "is no folder, but the config names it as `reference`" in why
+    assert "is not a folder, but the config names it as `reference`" in why
 
 
 # --- refused bundles -----------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def test_a_truncated_bundle_is_remembered_until_it_is_whole(received, fathom):
     status, _, errors = fathom("bundle", "import", "a.tar.xz", "gone.tar.xz")
     assert (status, len(errors)) == (1, 2)
     (line,) = refused_bundles(received / "results")
-    assert line.startswith("a.tar.xz: not a whole tar packed by xz")
+    assert line.startswith("a.tar.xz: not an intact .tar.xz file")
     (received / "results/RESULTS.md").write_text("made without it")
-    with pytest.raises(UserError, match="put the whole bundle in its place"):
+    with pytest.raises(UserError, match="replace it with the whole bundle"):
         record(received / "results")
     (received / "a.tar.xz").write_bytes(whole)
     assert fathom("bundle", "import", "a.tar.xz")[0] == 0

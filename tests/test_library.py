@@ -848,7 +848,7 @@ def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, schem
         (("mhc_paper", 0, 8), "layers: input should be greater than 0, but is 0"),
         (({"connection": "mhc_paper", "H_rez": "exp"}, 2, 8), "connection: unknown key 'H_rez'"),
         (({"connection": "krom_hc", "streams": 3}, 2, 8), "connection: H_res: kronecker: 3 is not"),
-        (({"module": "own.py:Own"}, 2, 8), "connection: a module of your own is no scheme"),
+        (({"module": "own.py:Own"}, 2, 8), "connection: your own module is not a scheme"),
     ],
 )
 def test_a_wrong_scheme_or_size_is_one_line(framework, arguments, said):
@@ -870,7 +870,7 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module.write(opened, 0, x), "write 0 is out of turn; next is read 0"),
         (lambda: module.write(state, 0, x[..., :1]),
          "function 0 must return the shape of its input, [2, 3, 4], but returned [2, 3, 1]"),
-        (lambda: module(x, one), "layers=2 takes as many branches, but has 1"),
+        (lambda: module(x, one), "layers=2 needs 2 branches, but has 1"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
     for nothing in (None, (x, x)):  # MultiheadAttention returns (output, weights)
@@ -928,7 +928,7 @@ def test_weights_of_a_release_by_hand(framework):
     ("scheme", "layers", "change", "message"),
     [
         ("mhc_paper", 4, {}, "no weights of a release are known for 'mhc_paper' (known: deep"),
-        ("deepseek_v4", 2, {}, "the weights have 2 layers, each of 2 functions; make the conn.*=4"),
+        ("deepseek_v4", 2, {}, "the weights have 2 layers, each of 2 functions; build .*=4"),
         ("deepseek_v4", 6, {}, "the weights lack model.layers.2.attn_hc.fn"),
         ("muse_spark", 4, {}, "the weights have no layers.0.post_attention_residual_gate.gate"),
         (
@@ -937,7 +937,7 @@ def test_weights_of_a_release_by_hand(framework):
         ),
         (
             "deepseek_v4", 4, {"model.hc_head.hc_fn": np.zeros((2, 6))},
-            r"readout_phi of the release has shape \[2, 6\], and of this connection \[2, 8\]: make",
+            r"readout_phi has shape \[2, 6\] in the release, but \[2, 8\] in this connection",
         ),
     ],
 )  # fmt: skip

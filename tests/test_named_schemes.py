@@ -107,7 +107,7 @@ def test_H_res_moved_comes_from_runs_of_the_unchanged_scheme(tmp_path):
     assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
     assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
     file.write_text("variant\nhy_v4\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^[^\n]*has no columns study, .*: make reference$"):
+    with pytest.raises(ConfigError, match=r"^[^\n]*needs columns study, .*: make reference$"):
         read_learned(file)
 
 
@@ -117,7 +117,7 @@ def test_reset_is_the_rise_of_the_loss_without_learned_parameters(tmp_path):
     assert read_reset(file) == {"attn_res": {"reset": "0.25"}, "laurel": {"reset": "0"}}
     assert about_schemes(reset=file)["attn_res"]["reset"] == "0.25"
     file.write_text("variant\nattn_res\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"has no columns .*; make it: python benchmarks/lear"):
+    with pytest.raises(ConfigError, match=r"needs columns .*; make it: python benchmarks/lear"):
         read_reset(file)
 
 

@@ -189,7 +189,7 @@ def test_a_file_that_changes_during_a_training_is_refused():
     spec = spec_of(CLASS)
     other = spec.connection.model_copy(update={"digest": "0" * 16})
     spec = spec.model_copy(update={"connection": other})
-    with pytest.raises(ConfigError, match=r"plain\.py is not the file of this training"):
+    with pytest.raises(ConfigError, match=r"plain\.py differs from that of this training"):
         run_cell(spec, Path("run"))
 
 
@@ -228,11 +228,11 @@ BAD = {
     "missing": ({"module": "no.py:Class"}, {}, r"no\.py cannot be read"),
     "no name": ({"module": "plain.py:Clas"}, {}, "no class or function Clas; did you mean 'Class'"),
     "form": ({"module": "plain.py"}, {}, r"must be like my_connection\.py:TwoStreams"),
-    "outside": ({"module": "../plain.py:Class"}, {}, "outside of this folder"),
-    "absolute": ({"module": "/plain.py:Class"}, {}, "outside of this folder"),
+    "outside": ({"module": "../plain.py:Class"}, {}, "outside this folder"),
+    "absolute": ({"module": "/plain.py:Class"}, {}, "outside this folder"),
     "argument": ({"module": "plain.py:function", "scal": 2}, {}, "unexpected keyword.*scal"),
     "syntax": ({"module": "broken.py:Class"}, {}, r"broken\.py: line 1: "),
-    "no module": ({"module": "plain.py:Other"}, {}, r"is no torch\.nn\.Module"),
+    "no module": ({"module": "plain.py:Other"}, {}, r"is not a torch\.nn\.Module"),
     "no verbs": ({"module": "plain.py:Empty"}, {}, r"has no forward\(x0, functions\), nor open"),
     "mlx": (
         CLASS, {"backends": ["torch", "mlx"]},
@@ -244,7 +244,7 @@ BAD = {
     ),
     "exempt": ({"module": "exempt.py:Lite"}, {}, "no parameter b_per; did you mean 'b_pre'"),
     "infinite": ({"module": "plain.py:function", "scale": math.inf}, {}, "scale: cannot be recor"),
-    "fact": ({**CLASS, "width": 3}, {}, "width: the network says it"),
+    "fact": ({**CLASS, "width": 3}, {}, "width: the network sets it"),
     "settings": ({**CLASS, "settings": 3}, {}, "settings: must be a mapping"),
 }  # fmt: skip
 
@@ -271,7 +271,7 @@ BROKEN = {
     ),
     "second pass": (
         LEAKING.replace("x.mean(dim=1, keepdim=True)", "torch.rand_like(x)")
-        .replace("zeros", "ones"), "Leaking", "gives other numbers",
+        .replace("zeros", "ones"), "Leaking", "gives different numbers",
     ),
     "gradients": (
         LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "0 * self.weight"),
@@ -279,7 +279,7 @@ BROKEN = {
     ),
     "shapes": (
         LEAKING.replace("f(x)", "f(x.double())"), "Leaking",
-        r"function 0 is given \[4, 8, 8\] float64, where the input has \[4, 8, 8\] float32",
+        r"function 0 is given \[4, 8, 8\] float64, but the input has \[4, 8, 8\] float32",
     ),
     "order": (
         PLAIN.replace("in functions", "in functions[::-1]"), "Class",

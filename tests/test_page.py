@@ -242,7 +242,7 @@ def test_variants_of_a_study_look_different():
         ("{{ sections.oops }}", "has no attribute 'oops'"),
         ("{% for %}", "line 1: Expected"),
         ("The loss is 4.", r"line 1: the number 4\. is typed"),
-        (None, "has no report to make a page of; run: snakemake report"),
+        (None, "has no report for the page; run: snakemake report"),
     ],
 )
 def test_a_page_that_cannot_be_made_is_refused_in_one_line(results, tmp_path, source, problem):
@@ -274,10 +274,10 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     main(command)
     assert problems() == []
     file.write_text(file.read_text().replace("Words", "Other words"))
-    assert problems() == [f"{file}: is not what its inputs give"]
+    assert problems() == [f"{file}: differs from what its inputs give"]
     monkeypatch.delitem(sys.modules, "fathom.report.page.markdown")
     monkeypatch.setitem(sys.modules, "markdown_it", None)
-    brings = "pip install -e '.[workflow]' brings it"
+    brings = "run: pip install -e '.[workflow]'"
     assert problems() == [f"{file}: not checked, since markdown_it is not installed here; {brings}"]
     with pytest.raises(SystemExit):
         main(command)

@@ -56,7 +56,7 @@ def test_an_option_that_snakemake_would_drop_is_refused(words, monkeypatch, tmp_
     monkeypatch.setattr(sys, "argv", ["snakemake", "all", *words])
     with pytest.raises(SystemExit):
         check_start()
-    assert "2 times, and Snakemake would take the last alone" in capsys.readouterr().err
+    assert "2 times, but Snakemake uses only the last" in capsys.readouterr().err
 
 
 def test_config_files_are_read_before_snakemake_reads_them(monkeypatch, tmp_path, capsys):
@@ -195,10 +195,10 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
     assert start.options(config) == [
         "--config", "config.yaml", "--config", "o.yaml", "--set=seeds=[0]",
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; go to /p"):
+    with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; change to /p"):
         start.check_files(Path("/p"))
     Path("config.yaml").write_text("results: a\nresults: b\n")
-    with pytest.raises(ConfigError, match="'results' is there twice"):
+    with pytest.raises(ConfigError, match="duplicate key 'results'"):
         start.check_files(Path("/p"))
     only = SimpleNamespace(config={}, replace_workflow_config=True)
     assert started(config_settings=only, overwrite_configfiles=["o.yaml"]).files == ["o.yaml"]

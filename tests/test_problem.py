@@ -58,8 +58,8 @@ def test_target_outside_the_classes_raises_or_gives_nan(ops, strange):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"targets": np.array([0, -100, 1])}, "targets from -100 to 1, but classes are 0 to 2"),
-        ({"weights": np.ones(2)}, "weights of shape (2,) for targets of shape (3,)"),
+        ({"targets": np.array([0, -100, 1])}, "targets are -100 to 1, but classes are 0 to 2"),
+        ({"weights": np.ones(2)}, "weights of shape (2,) do not match targets of shape (3,)"),
         ({"weights": np.array([1, -1, 1.0])}, "weights must be finite, not negative"),
         ({"weights": np.array([1, np.nan, 1.0])}, "weights must be finite, not negative"),
         ({"weights": np.zeros(3)}, "not all zero"),

@@ -384,7 +384,7 @@ def test_without_any_run_a_report_says_so(quick, tmp_path):
 def test_a_refused_bundle_is_not_called_a_study_that_was_not_run(quick, tmp_path):
     config = small_config(tmp_path)
     (tmp_path / "imported").mkdir()
-    refused = {Path("bundles/a.tar.xz"): "not a whole tar packed by xz (x)"}
+    refused = {Path("bundles/a.tar.xz"): "not an intact .tar.xz file (x)"}
     record_refusals(Path(config.results), refused)
     folder = write_world(config, *quick, lambda cell: None)
     pages = [read(folder), read(folder, "COMPARISON.md"), page(folder, "depth-mlx")]

@@ -239,9 +239,9 @@ REFUSED = [
     (manifest(lambda m: m.update(secs=1)), "manifest", "unknown key 'secs'; did you mean"),
     (manifest(lambda m: m["files"].pop("metrics.jsonl")), "manifest", "lists 'spec.json, mixing"),
     (manifest(lambda m: m["files"].update({OUT: m["files"]["spec.json"]})), "manifest",
-     f"{OUT}', which is not what a run holds"),
+     f"{OUT}', not the files of a run"),
     (manifest(lambda m: m.update(cell=m["cell"].replace("3L", "4L"))), "manifest", "another cell"),
-    (manifest(lambda m: m["device"].update(name="a\x1b[2Jb")), "manifest", "must not hold control"),
+    (manifest(lambda m: m["device"].update(name="a\x1b[2Jb")), "manifest", "not contain control"),
     (manifest(lambda m: m["device"].update(name="=1+1")), "manifest", "should match pattern"),
     (manifest(lambda m: m["device"].update(name="\ud800")), "manifest", "not valid JSON ("),
     (manifest(lambda m: m.update(seconds=math.nan)), "manifest", "seconds: input should be"),
@@ -264,16 +264,16 @@ REFUSED = [
     (line(b'{"step":' * 100_000), "metrics", NO_ROW),
     (line(b"loss = 3"), "metrics", NO_ROW),
     (line(bytes(range(128, 256))), "metrics", "is not a row of metrics"),
-    (rows(lambda lines: lines[:-1]), "metrics", "does not hold steps 0 to 2 in order"),
-    (rows(lambda lines: [*lines, lines[-1]]), "metrics", "does not hold steps 0 to 2 in order"),
-    (rows(lambda lines: lines[::-1]), "metrics", "does not hold steps 0 to 2 in order"),
+    (rows(lambda lines: lines[:-1]), "metrics", "does not contain steps 0 to 2 in order"),
+    (rows(lambda lines: [*lines, lines[-1]]), "metrics", "does not contain steps 0 to 2 in order"),
+    (rows(lambda lines: lines[::-1]), "metrics", "does not contain steps 0 to 2 in order"),
     (edit_spec(lambda s: s.update(seed=9)), "spec", "is not the spec that the manifest names"),
     (edit_spec(lambda s: s.pop("steps")), "spec", "steps: field required"),
     (edit_spec(lambda s: s["model"].update(vocab=10**4000)), "spec", "less than or equal to 900"),
     (edit_spec(lambda s: s.update(task="chess")), "spec", "unknown task 'chess'"),
     (matrices(save({n: ZEROS[n] for n in ("H_pre", "H_post")})), "mixing", "'H_res' is absent"),
-    (matrices(save(TURNED)), "mixing", "'H_pre' is F32 [4, 3], but F32"),
-    (matrices(save(DOUBLES)), "mixing", "'H_res' is F64 [3, 4, 2], but F32 [3, 4, 4] by spec.json"),
+    (matrices(save(TURNED)), "mixing", "'H_pre' is F32 [4, 3], but must"),
+    (matrices(save(DOUBLES)), "mixing", "'H_res' is F64 [3, 4, 2], but must be F32 [3, 4, 4]"),
     (matrices(save(ZEROS)[:100]), "mixing", "cannot be read ("),
     (matrices(AFTER_THE_DATA), "mixing", "cannot be read ("),
 ]  # fmt: skip
@@ -302,7 +302,7 @@ def test_a_file_that_cannot_be_read_makes_its_run_corrupt(run, spec, monkeypatch
 def test_manifest_without_a_key_or_with_a_wrong_hash_is_corrupt(run, spec, key):
     manifest = read_manifest(run)
     (run / "manifest.json").write_text(json.dumps({**manifest, "threads": 3}))
-    assert corrupt(run, spec).endswith("its content does not have the SHA-256 that it names")
+    assert corrupt(run, spec).endswith("its content does not match its own SHA-256")
     del manifest[key]
     (run / "manifest.json").write_text(json.dumps(manifest))
     assert corrupt(run, spec) == f"manifest.json: {key}: field required"
@@ -337,7 +337,7 @@ def test_the_shapes_of_the_matrices_are_known_without_computing_them(tmp_path, t
 def test_unexpected_matrices_are_refused_and_diverged_ones_are_valid(tmp_path):
     spec = make_spec(variant="baseline")
     write_run(tmp_path, spec, metric_rows(LOSSES), mixing={"H_res": np.zeros((3, 4, 4), F32)})
-    assert "'H_res' is F32 [3, 4, 4], but absent by spec.json" in corrupt(tmp_path, spec)
+    assert "'H_res' is F32 [3, 4, 4], but must be absent" in corrupt(tmp_path, spec)
     spec = make_spec()
     broken = {name: np.full_like(matrix, np.nan) for name, matrix in initial_mixing(spec).items()}
     write_run(tmp_path, spec, metric_rows(LOSSES), mixing=broken)
@@ -350,14 +350,14 @@ def test_weights_of_another_network_are_refused(kept):
     weights["norm.scale"] = weights.pop("norm.weight")
     (folder / "weights.safetensors").write_bytes(save(weights))
     seal(folder)
-    said = "weights.safetensors: 'norm.weight' is absent, but F32 [16] by spec.json"
+    said = "weights.safetensors: 'norm.weight' is absent, but must be F32 [16] by spec.json"
     assert corrupt(folder, spec) == said
 
 
 def test_weights_are_there_if_and_only_if_the_study_keeps_them(kept, run, spec):
     keeping, folder = kept
     shutil.copy(folder / "weights.safetensors", run)
-    said = "weights.safetensors: is there, but manifest.json does not list it"
+    said = "weights.safetensors: exists, but manifest.json does not list it"
     assert corrupt(run, spec) == said
     edit_manifest(run, lambda m: m["files"].update(read_manifest(folder)["files"]))  # lists them
     seal(run)
@@ -368,7 +368,7 @@ def test_weights_are_there_if_and_only_if_the_study_keeps_them(kept, run, spec):
     assert corrupt(folder, keeping) == "weights.safetensors: missing"
     edit_manifest(folder, lambda m: m["files"].pop("weights.safetensors"))
     assert corrupt(folder, keeping) == (
-        "manifest.json: lists no weights.safetensors, but spec.json has weights: true"
+        "manifest.json: does not list weights.safetensors, but spec.json has weights: true"
     )
 
 

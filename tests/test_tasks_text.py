@@ -276,8 +276,8 @@ def test_a_spec_is_read_again_without_its_corpus(spec_on, corpus, tmp_path):
 
 
 CHANGED = (
-    "{0}: its .txt files do not have the config's corpus_sha256; put those files back, "
-    "or take the lines that this prints: fathom corpus {0}"
+    "{0}: its .txt files do not match the config's corpus_sha256; restore them, "
+    "or use the lines printed by: fathom corpus {0}"
 )
 
 
@@ -311,7 +311,7 @@ def test_planning_reads_no_text(corpus, monkeypatch):
     settings = {"corpus": str(corpus), "vocab": 20, "corpus_sha256": "ab"}
     for missing in ("vocab", "corpus_sha256"):
         part = {name: value for name, value in settings.items() if name != missing}
-        with pytest.raises(ConfigError, match=f"this prints both: fathom corpus {corpus}"):
+        with pytest.raises(ConfigError, match=f"to print both, run: fathom corpus {corpus}"):
             make_spec(task="text", **part)
     model = make_spec(task="text", **settings).model
     assert (model.vocab, text.unavailable(model)) == (20, "")

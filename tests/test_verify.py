@@ -326,7 +326,7 @@ CHANGED_RUNS = [
         (change_numbers_and_hashes, "measured", ""),
     ],
     [
-        (replace_run_by_another, "corrupt", "manifest.json: is of another cell, 'kept/"),
+        (replace_run_by_another, "corrupt", "manifest.json: belongs to another cell, 'kept/"),
         (replace_run_by_a_file, "missing", ""),
     ],
 ]
@@ -409,15 +409,15 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
 
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
-    record_refusals(results, {Path("a.tar.xz"): "not a whole tar packed by xz (x)"})
+    record_refusals(results, {Path("a.tar.xz"): "not an intact .tar.xz file (x)"})
     (problem,) = (found for found in problems() if "refused.txt" in found)
-    line = "the bundle a.tar.xz: not a whole tar packed by xz (x); import it whole"
+    line = "the bundle a.tar.xz: not an intact .tar.xz file (x); import an intact copy"
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
 
 # --- damage → problems and their fix -------------------------------------------------------------
 
-CHANGED, MISSING = "is not what its inputs give", "missing"
+CHANGED, MISSING = "differs from what its inputs give", "missing"
 MODIFIED, STRAY = "was modified after it was drawn", "does not belong there"
 OTHER_SUMMARY = "its figures were drawn from another summary.csv"
 

@@ -54,15 +54,15 @@ class Batch:
             low, high = int(np.min(self.targets)), int(np.max(self.targets))
             if low < 0 or high >= classes:
                 raise TaskError(
-                    f"targets from {low} to {high}, but classes are 0 to {classes - 1}; give a "
-                    "target that is not asked the weight 0"
+                    f"targets are {low} to {high}, but classes are 0 to {classes - 1}; give "
+                    "ignored targets the weight 0"
                 )
         if self.weights is None:
             return
         if np.shape(self.weights) != np.shape(self.targets)[: np.ndim(self.weights)]:
             raise TaskError(
-                f"weights of shape {np.shape(self.weights)} for targets of shape "
-                f"{np.shape(self.targets)}; give every target one"
+                f"weights of shape {np.shape(self.weights)} do not match targets of shape "
+                f"{np.shape(self.targets)}; give each target one weight"
             )
         if not (np.isfinite(self.weights).all() and np.min(self.weights) >= 0 and self.weight > 0):
             raise TaskError("weights must be finite, not negative, and not all zero")

@@ -65,10 +65,12 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     layers, per_block = checked.layers, checked.per_block
     if over := layers % per_block:
         fits = " or ".join(f"{n}" for n in (layers - over, layers - over + per_block) if n)
-        raise ConfigError(f"layers: {layers} is no multiple of per_block, {per_block}; take {fits}")
+        raise ConfigError(
+            f"layers: {layers} is not a multiple of per_block, {per_block}; use {fits}"
+        )
     context = checked.model_dump(exclude={"streams", "seed"})
     if isinstance(scheme, Mapping) and "module" in scheme:
-        raise ConfigError("connection: a module of your own is no scheme; call it as it is")
+        raise ConfigError("connection: your own module is not a scheme; call it directly")
     found = resolve(scheme, NAMES, checked.streams, "", ["connection"])
     connection = found.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
@@ -174,8 +176,8 @@ class Verbs:
             shape, wanted = list(value.shape), list(arrays[own].shape)
             if shape != wanted:
                 raise ValueError(
-                    f"{own} of the release has shape {shape}, and of this connection {wanted}: "
-                    "make it with the release's width, streams, rank and per_block=2"
+                    f"{own} has shape {shape} in the release, but {wanted} in this connection: "
+                    "build it with the release's width, streams, rank and per_block=2"
                 )
         self._set(found)
 
@@ -234,7 +236,7 @@ class Verbs:
         if not hasattr(y, "shape"):
             raise TypeError(
                 f"function {k} must return an array, but returned a {type(y).__name__}; of a pair "
-                "such as (output, attention weights) return the output alone"
+                "such as (output, attention weights) return only the output"
             )
         if tuple(y.shape) != state.shape:
             raise ValueError(
@@ -301,7 +303,7 @@ class Verbs:
         """
         layers = self.connection.context.layers
         if len(branches) != layers:
-            raise ValueError(f"layers={layers} takes as many branches, but has {len(branches)}")
+            raise ValueError(f"layers={layers} needs {layers} branches, but has {len(branches)}")
         state = self.open(x, noise)
         for k, branch in enumerate(branches):
             state = self.wrap(branch, k)(state)
@@ -311,8 +313,8 @@ class Verbs:
         """Raise ValueError unless this verb of function k is next, TypeError for no `Pass`."""
         if not isinstance(state, Pass):
             raise TypeError(
-                "the state must be what open, read or write returned, but is a "
-                f"{type(state).__name__}; torch.utils.checkpoint takes it apart unless "
+                "the state must come from open, read or write, but is a "
+                f"{type(state).__name__}; torch.utils.checkpoint unpacks it unless "
                 "use_reentrant=False"
             )
         if (state.verb, state.k) != ("close" if verb == "trace" else verb, k):

@@ -129,7 +129,7 @@ def _parse_path(name: str, kind: str) -> str:
     """
     if re.search(r"[{}\n\t]", name) or name.startswith("-"):
         raise ValueError(
-            "must not begin with a hyphen, nor hold braces, tabs or line breaks, but is "
+            "must not begin with a hyphen or contain braces, tabs or line breaks, but is "
             f"{short_repr(name)}"
         )
     try:
@@ -139,7 +139,7 @@ def _parse_path(name: str, kind: str) -> str:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{short_repr(name)} cannot be a {kind} ({reason})") from error
     if not path.parts:
-        raise ValueError(f"must name a {kind} of its own")
+        raise ValueError(f"must be the path of a {kind}, not . or empty")
     if is_other:
         raise ValueError(f"{short_repr(name)} exists and is not a {kind}")
     return str(path)
@@ -148,7 +148,7 @@ def _parse_path(name: str, kind: str) -> str:
 def _refuse_unprintable(value: object) -> object:
     """Refuse untrusted text that could control a terminal or mislead a reader."""
     if isinstance(value, str) and not value.isprintable():
-        raise ValueError("must not hold control characters, marks of direction or line breaks")
+        raise ValueError("must not contain control characters, direction marks or line breaks")
     return value
 
 

@@ -50,13 +50,13 @@ Below1 = Annotated[Number, Field(ge=0, lt=1)]
 class Muon(Settings):
     """Muon for the matrices of layers, AdamW for all other parameters."""
 
-    lr: Rate = Field(0.02, description="rate of the matrices")
+    lr: Rate = Field(0.02, description="learning rate of the matrices")
     momentum: Below1 = 0.95
-    first_momentum: Below1 = Field(0.85, description="at the first step")
-    momentum_steps: Positive = Field(300, description="until momentum is reached")
-    head_lr: Rate = Field(0.004, description="AdamW's rate of the head; lr is that of the others")
+    first_momentum: Below1 = Field(0.85, description="momentum at the first step")
+    momentum_steps: Positive = Field(300, description="steps until momentum is reached")
+    head_lr: Rate = Field(0.004, description="AdamW's rate of the head; lr is for the others")
     reference_width: Positive = Field(
-        768, description="width that AdamW's rates are meant for; others get √(this / width) times"
+        768, description="width that AdamW's rates fit; they are scaled by √(this / width)"
     )
 
 
@@ -66,9 +66,9 @@ class Optimizer(Settings):
     schedule: Literal["constant", "cosine", "linear_end"] = Field(
         "constant",
         description="cosine: from lr to zero over the steps after the warm-up; linear_end: "
-        "constant, then along a line to zero",
+        "constant, then linearly to zero",
     )
-    warmup_steps: Annotated[Whole, Field(ge=0)] = Field(0, description="of linear warm-up")
+    warmup_steps: Annotated[Whole, Field(ge=0)] = Field(0, description="steps of linear warm-up")
     final_share: Annotated[Number, Field(gt=0, le=1)] = Field(
         0.2, description="share of the steps over which linear_end falls"
     )
@@ -77,12 +77,12 @@ class Optimizer(Settings):
     beta1: Below1 = 0.9
     beta2: Below1 = 0.999
     eps: Rate = 1e-8
-    weight_decay: Annotated[Number, Field(ge=0)] = Field(0.0, description="decoupled decay")
+    weight_decay: Annotated[Number, Field(ge=0)] = Field(0.0, description="decoupled weight decay")
     decay: Literal["all", "matrices"] = Field(
-        "all", description="what decays; matrices: no biases, gains, gates, scales nor logits"
+        "all", description="what decays; matrices: no biases, gains, gates, scales or logits"
     )
     clip: Annotated[Rate | None, Nullable] = Field(
-        None, description="largest norm of all gradients together; they are scaled down to it"
+        None, description="maximum norm of all gradients together; larger ones are scaled down"
     )
     muon: Annotated[Muon | None, Nullable] = Field(None, description="null: AdamW for all")
 

@@ -190,7 +190,7 @@ def test_all_programs_agree_on_current_runs(here):
     # The announced cells are trained, and none is left.
     said = here.smoke("all").stderr
     (line,) = [line for line in said.splitlines() if "are not current" in line]
-    assert line.startswith("fathom: 3 runs are not current and train again: ")
+    assert line.startswith("fathom: 3 runs are not current and will be retrained: ")
     for reason in ("optimizer.lr 0.5 → ", "fathom.train:train", "corrupt: metrics.jsonl"):
         assert reason in line
     assert to_train(here) == everyone([])
@@ -205,7 +205,7 @@ def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):
     with pytest.raises(SystemExit, match="1"):
         train(cell, *other)
     line = capsys.readouterr().err.strip()
-    assert line.startswith(f"fathom: {run_of(cell)}: holds a run of another spec (spec differs: ")
+    assert line.startswith(f"fathom: {run_of(cell)}: contains a run of another spec (spec ")
     assert "→ 0.5); add --replace" in line
     assert tree(run_of(cell)) == before
     train(cell, *other, "--replace")
@@ -226,7 +226,7 @@ def test_reports_of_another_config_are_not_replaced(here):
     result = here.snakemake("all", *own)
     assert result.returncode == 1
     (line,) = own_lines(result)
-    assert line.startswith("fathom: results/smoke/config.json: is of a config with other studies ")
+    assert line.startswith("fathom: results/smoke/config.json: belongs to a config with other ")
     assert "results: results/smoke/NAME" in line
     for command in ("tables", "claims", "report", "page", "paper"):
         with pytest.raises(SystemExit, match="1"):

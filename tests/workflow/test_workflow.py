@@ -330,7 +330,7 @@ REFUSED = {
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
-        ".test/config/config.yaml: line 4 malformed YAML (the key 'results' is there twice)",
+        ".test/config/config.yaml: line 4 malformed YAML (duplicate key 'results')",
     ),
 }  # fmt: skip
 
@@ -362,4 +362,4 @@ def test_killed_job_says_that_the_same_command_resumes(fresh, tmp_path):
     assert done.returncode == 1
     (line,) = own_lines(done)
     assert line.startswith("fathom: killed")
-    assert "the same command again goes on" in line
+    assert "the same command again to resume" in line

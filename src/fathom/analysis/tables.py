@@ -162,7 +162,7 @@ def read_table(
     """
     try:
         if file.suffix != ".gz" and file.read_bytes()[-1:] not in (b"", b"\n"):
-            raise ValueError("its last line has no end")
+            raise ValueError("its last line is incomplete")
         # Only empty fields are missing: a variant may be called `nan`. Given types of columns and
         # not functions, pandas would take three times as long for a wide table.
         table = pd.read_csv(
@@ -205,7 +205,7 @@ def read_with_times(file: Path) -> pd.DataFrame:
     own, keys = TIMES[file.name]
     table, times = read_table(file), read_table(file.with_name(own))
     if not table[keys].astype(str).equals(times[keys].astype(str)):
-        raise TableError(f"{file.with_name(own)}: does not fit {file.name}; {MAKE_AGAIN}")
+        raise TableError(f"{file.with_name(own)}: its rows do not match {file.name}; {MAKE_AGAIN}")
     return table.join(times.drop(columns=keys))
 
 

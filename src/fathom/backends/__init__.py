@@ -135,8 +135,7 @@ def memory_errors() -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0]
         raise BackendError(
-            "this needs more memory than there is here; make batch_size or the model smaller "
-            f"({reason})"
+            f"out of memory; reduce batch_size or the size of the model ({reason})"
         ) from None
 
 
@@ -168,7 +167,5 @@ def load(name: str, threads: int, mlx_blas: str) -> ModuleType:
     keep_freed_memory()
     # Checked first: an uninstall may leave an empty folder, which can be imported.
     if not is_installed(name):
-        raise BackendError(
-            f"backend {name} is not installed here; `pip install -e '.[{name}]'` brings it"
-        )
+        raise BackendError(f"backend {name} is not installed here; run: pip install -e '.[{name}]'")
     return importlib.import_module(f"fathom.backends.{name}")

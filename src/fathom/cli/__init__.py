@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         fail(of_system(error))
     except MemoryError as error:
-        fail(f"this needs more memory than there is here ({error})")
+        fail(f"out of memory ({error})")
     except (KeyboardInterrupt, typer.Abort):
         fail_for_interrupt()
     if status == 130:  # newer versions of typer return it for Ctrl-C

@@ -62,14 +62,14 @@ def check(
 ) -> None:
     """Check a bundle without importing it.
 
-    Shows how many runs fit the config, which name other code and need a replay, and which are there
-    already. A bundle that an import would refuse is refused in one line.
+    Shows how many runs fit the config, which other code made and a replay must check, and which are
+    already there. Refuses a bundle that an import would refuse, in one line.
     """
     from fathom.runs.import_preview import TRUST, format_previews, preview_import
 
     previews = preview_import(read_config(config), file)
-    typer.echo(f"{file}: {len(previews)} runs, every file whole")
-    for line in (*format_previews(previews), TRUST, "nothing was taken in"):
+    typer.echo(f"{file}: {len(previews)} runs, every file intact")
+    for line in (*format_previews(previews), TRUST, "nothing was imported"):
         typer.echo(line)
 
 
@@ -78,23 +78,22 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
     keep: Annotated[
-        bool, typer.Option("--keep", help="If another run of the cell is here, keep it.")
+        bool, typer.Option("--keep", help="Keep an existing run of the same cell.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="If another run of the cell is here, replace it.")
+        bool, typer.Option("--replace", help="Replace an existing run of the same cell.")
     ] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.
 
-    A bundle that is refused does not keep the others from being imported. The next `snakemake all`
-    shows the runs beside those of this machine, and trains the cells of the config that this
-    machine has not trained. `snakemake all --config train=false` trains nothing and renders only
-    what was imported.
+    A refused bundle does not stop the import of the others. The next `snakemake all` shows the runs
+    next to those of this machine, and trains the cells of the config that this machine has not
+    trained. `snakemake all --config train=false` trains nothing and renders only imported runs.
     """
     from fathom.runs.bundle import BundleError, import_bundle, record_refusals
 
     if keep and replace:
-        raise ConfigError("--keep and --replace exclude each other; give one of them")
+        raise ConfigError("--keep and --replace exclude each other; use only one")
     settings = read_config(config)
     existing = "keep" if keep else "replace" if replace else "refuse"
     known = {cell.path() for cell in settings.cells()}
@@ -113,7 +112,7 @@ def import_(
         cells = set(itertools.chain(*done.values()))
         found = found or not cells.isdisjoint(known)
         if foreign := sorted(cells - known):
-            typer.echo(f"{file}: {len(foreign)} of no cell of this config, as {foreign[0]}")
+            typer.echo(f"{file}: cells not in this config: {len(foreign)}, such as {foreign[0]}")
     there = {file: why for file, why in refusals.items() if file.exists()}  # others are mistyped
     record_refusals(Path(settings.results), there)
     if found:
@@ -126,10 +125,10 @@ def _what_now(settings: Config, files: Sequence[Path]) -> str:
     """The command that renders imported runs, and its effect."""
     command = workflow_command(files)
     if not settings.train:
-        return f"`{command}` renders what was imported, and trains nothing"
+        return f"`{command}` renders the imported runs and trains nothing"
     return (
-        f"`{command}` also trains here every cell that was not trained here; with `--config "
-        "train=false` it renders only what was imported"
+        f"`{command}` also trains every cell that this machine has not trained; with "
+        "`--config train=false` it renders only imported runs"
     )
 
 
@@ -162,14 +161,14 @@ def replay(
     """Repeat the first steps of imported runs.
 
     Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
-    of its other seeds. Where today's code agrees, the runs count; `fathom status` names the others.
+    of its other seeds. If today's code agrees, the runs count; `fathom status` names the others.
     The verdict of each run, RUN/verdict.json, keeps the outcome; RESULTS/replay lists the groups.
 
-    With --all it is a check that writes nothing: the exit status is 1 if a run is corrupt, has
-    another spec, or cannot be repeated, for example because its device is not here.
+    With --all, checks every run and writes nothing: the exit status is 1 if a run is corrupt, has
+    another spec, or cannot be repeated, for example because its device is missing.
 
-    With --whole it repeats one run to its end and compares every step; the exit status is 1 if one
-    differs. Only a machine like that which made the run can decide to the last digit.
+    With --whole, repeats one run to its end and compares every step; the exit status is 1 if one
+    differs. Only a machine like the original can compare to the last digit.
     """
     from fathom.runs.validate import imported_runs
 
@@ -178,7 +177,7 @@ def replay(
     if whole is not None:
         if names or studies or every:
             raise ConfigError(
-                "--whole RUN repeats one run; give it without --all, --study and BACKEND"
+                "--whole RUN repeats one run; use it without --all, --study and BACKEND"
             )
         _repeat_whole(whole, how)
         return
@@ -233,7 +232,9 @@ def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
 def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
     """Replay every run of the present spec; exit with status 1 unless all agree."""
     if not runs:
-        raise ConfigError(f"{settings.results}/imported: holds no such run, so nothing is replayed")
+        raise ConfigError(
+            f"{settings.results}/imported: contains no such run, so nothing was replayed"
+        )
     whole = [run for run in runs if run.replay]
     groups = list(_replay_each(settings, whole, how))
     typer.echo(_counts(groups) or "no group was replayed")

@@ -25,15 +25,15 @@ def fetch(
         ),
     ] = None,
     data: Annotated[
-        Path, output_folder(help="Folder for data sets: compute.data of the config that reads it.")
+        Path, output_folder(help="Folder for data sets, the same as compute.data of the config.")
     ] = DATA,
     record: Annotated[
-        Path | None, output_file(help="File for the list of attempts, if they fail.")
+        Path | None, output_file(help="File for the list of attempts if a data set fails.")
     ] = None,
 ) -> None:
     """Download the data sets and check them.
 
-    Each has a folder of its own inside the one for all.
+    Each data set gets its own folder inside that folder.
     """
     names = names or list(datasets.DATASETS)
     check_known("data set", names, datasets.DATASETS)
@@ -56,10 +56,10 @@ def fetch(
 def corpus(
     folder: Annotated[Path, typer.Argument(help="A folder of .txt files, in UTF-8.")],
 ) -> None:
-    """Print the settings that name a text of your own.
+    """Print the settings that name your own text.
 
-    They go into `model:` of a study of task text, and tie the study's runs to these very files:
-    training checks the hash.
+    Put them under `model:` in a study of task text. They tie its runs to these files: training
+    checks the hash.
     """
     found = shakespeare.own(folder)
     typer.echo(f"corpus: {json.dumps(str(folder), ensure_ascii=False)}")

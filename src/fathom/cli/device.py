@@ -26,9 +26,9 @@ def check_device(
 ) -> None:
     """Check that a device trains correctly.
 
-    In about a minute it takes one training step of every scheme, network and optimiser, and
-    compares loss, gradients and updated parameters. Exits with status 1 where one fails or differs
-    by more than is allowed, and says what to send.
+    In about a minute, takes one training step of every scheme, network and optimiser, and compares
+    loss, gradients and updated parameters with a float64 oracle. Exits with status 1 if a step
+    fails or differs too much, and says what to report.
     """
     from fathom import backends, parity
     from fathom.system.hardware import operating_system
@@ -38,7 +38,7 @@ def check_device(
     specs = [settings.spec(cell) for cell in settings.cells() if cell.backend == backend]
     if not specs:
         fail(
-            f"{' + '.join(map(str, config))}: has no cell of backend {backend}, so nothing to check"
+            f"{' + '.join(map(str, config))}: has no cell of backend {backend}; use another config"
         )
     here = backends.connect(backend, device or "auto", threads or 1)
     worst: dict[str, dict[str, float]] = {}
@@ -48,7 +48,7 @@ def check_device(
             try:
                 errors, parameter = parity.check_step(here, spec)
                 told = ", ".join(f"{key} off by {error:.1e}" for key, error in errors.items())
-                told += f"; most of all the gradient of {parameter}"
+                told += f"; worst in the gradient of {parameter}"
             except Exception as error:  # noqa: BLE001, a framework may raise any error
                 errors = dict.fromkeys(parity.ALLOWED, math.nan)
                 told = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -67,6 +67,6 @@ def check_device(
     if problems:
         fail(
             f"{len(problems)} of {len(specs)} steps fail here, so no run would count; open an "
-            "issue in the project's tracker with all of the above and what `pip list` prints"
+            "issue in the project's tracker with all of the above and the output of `pip list`"
         )
     typer.echo(f"all {len(specs)} steps agree with the float64 oracle")

@@ -38,9 +38,9 @@ def judge(
     ],
     settings: Annotated[str, typer.Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
     quick: Annotated[
-        bool, typer.Option("--quick", help="At the small scale of config.yaml, in minutes.")
+        bool, typer.Option("--quick", help="Use the small scale of config.yaml; takes minutes.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds; intervals need three.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; intervals need three.")] = 3,
     config: ConfigFiles = [],  # noqa: B006, typer copies it
     jobs: Jobs = 1,
     device: Device = None,
@@ -50,18 +50,18 @@ def judge(
     ] = None,
     templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
 ) -> None:
-    """Judge a connection of your own.
+    """Judge your own connection.
 
     Executes your file. Checks its contract, trains it on text and on group products at the scale of
     the kept result, and writes a page: its worth in steps of the plain network, its effective
-    depth, and its row among all connections. The same command goes on where it stopped.
+    depth, and its row among all connections. The same command resumes where it stopped.
     """
     from fathom.report.judge import check_all, make_plan, write_judgement
     from fathom.runs.train_all import specs_left
 
     arguments = parse_yaml(settings, "--settings")
     if not isinstance(arguments, dict):
-        raise ConfigError("--settings: must be a mapping, as in '{streams: 2}'")
+        raise ConfigError("--settings: must be a mapping, such as '{streams: 2}'")
     files = config or (DEFAULT_CONFIG if quick else REFERENCE_CONFIG)
     # Other settings have another folder, as in TwoStreams-start-0.5.
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")

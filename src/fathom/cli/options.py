@@ -85,15 +85,15 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
-            raise ConfigError(f"--set {short_repr(override)}: write KEY=VALUE, as in depths=[12]")
+            raise ConfigError(f"--set {short_repr(override)}: write KEY=VALUE, such as depths=[12]")
         value = parse_yaml(text, f"--set {short_repr(override)}:")
         for part in reversed(key.split(".")):
             value = {part: value}
         values = deep_merge(values, value)
     if DEFAULT_CONFIG[0] in files and not DEFAULT_CONFIG[0].exists():
         raise ConfigError(
-            "config.yaml is not in this folder; go to the folder of the project, or name a config "
-            "with --config FILE"
+            "config.yaml is not in this folder; change to the project's folder, or use "
+            "--config FILE"
         )
     return load_config(files, values)
 

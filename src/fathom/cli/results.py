@@ -71,7 +71,7 @@ def status(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is trained, what is left, and the time.
+    """Show what is trained, what is left, and how long it takes.
 
     Prints a line for each study; for named studies, every cell. Then the undecided
     contrasts, and how many more seeds may decide them.
@@ -130,7 +130,7 @@ def record(
 
     `fathom verify` checks them.
 
-    `make reference` ends with it. It refuses a result that lacks the runs of a refused bundle.
+    `make reference` runs it last. It refuses a result that lacks the runs of a refused bundle.
     """
     from fathom.report.kept import SUMS
     from fathom.report.kept import record as write
@@ -168,10 +168,10 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
     )
 )
 def figures(
-    tables: Annotated[Path, typer.Option(help="The folder of tables.")],
+    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
     name: Annotated[str, typer.Option("--study", help="Study.")],
     platform: Annotated[
-        str, typer.Option(help="torch, or torch-MACHINE for imported runs: a column of the tables.")
+        str, typer.Option(help="torch, or torch-MACHINE for imported runs, as in the tables.")
     ],
     out: FigureFolder,
     config: ConfigFiles = DEFAULT_CONFIG,
@@ -189,7 +189,7 @@ def figures(
 
 @app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
 def overview_figures(
-    tables: Annotated[Path, typer.Option(help="The folder of tables.")],
+    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
     out: FigureFolder,
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
@@ -215,7 +215,7 @@ def report(
     published: PublishedFile = PUBLISHED,
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
-    """Fill the templates: RESULTS.md and all other pages."""
+    """Write the reports: RESULTS.md and all other pages."""
     from fathom.config.snakemake_start import is_resolved
     from fathom.report.render import write_reports
     from fathom.report.reports import CONFIG
@@ -256,7 +256,7 @@ def page(
 @app.command(epilog=example("fathom schema --check"))
 def schema(
     check: Annotated[
-        bool, typer.Option("--check", help="Only check whether all are current.")
+        bool, typer.Option("--check", help="Only check that all are up to date.")
     ] = False,
 ) -> None:
     """Write the JSON schema and the tables in documents.
@@ -299,7 +299,7 @@ def explain(
 ) -> None:
     """Draw the pictures of docs/explained.
 
-    They need initial parameters alone, and no training.
+    They need only initial parameters, no training.
     """
     from fathom.report.draw import draw_explained
 

@@ -52,7 +52,7 @@ def train(
     device: Device = None,
     threads: Threads = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Train even if the folder holds a run.")
+        bool, typer.Option("--replace", help="Train even if the folder contains a run.")
     ] = False,
 ) -> None:
     """Train one cell of a study.
@@ -106,7 +106,7 @@ def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
     from fathom.runs.train_all import estimate_by_timing
 
     if not specs:
-        say("nothing to be done: every chosen cell is trained")
+        say("nothing to do: every chosen cell is trained")
         return
     typer.echo(f"{len(specs)} cells to train; timing a few steps of the longest", err=True)
     seconds = estimate_by_timing(specs, compute)
@@ -149,7 +149,7 @@ def compare(
     depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Channels.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples in a batch.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -157,8 +157,10 @@ def compare(
     warmup_steps: Annotated[
         int | None, typer.Option(min=0, help="Steps of linear warm-up.")
     ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Dropout: share of activations.")] = None,
-    no_schedule: Annotated[bool, typer.Option("--no-schedule", help="Constant rate.")] = False,
+    dropout: Annotated[float | None, typer.Option(help="Share of activations to drop.")] = None,
+    no_schedule: Annotated[
+        bool, typer.Option("--no-schedule", help="Constant learning rate.")
+    ] = False,
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
     ] = False,
@@ -172,9 +174,9 @@ def compare(
 ) -> None:
     """Train several variants and compare them.
 
-    Trains them one after the other, without the workflow. Defaults are as the source published
-    them. Writes figures, tables, the weights, and one JSON file with configuration, summary and
-    history. Downloads the data set if it is not there. A variant that is trained already is kept.
+    Trains them one after the other, without the workflow. Defaults are the published settings.
+    Writes figures, tables, the weights, and one JSON file with configuration, summary and history.
+    Downloads the data set if it is missing. Keeps variants that are already trained.
     """
     from fathom.report.compare import comparison, write_comparison
     from fathom.runs.train_all import specs_left
@@ -292,11 +294,13 @@ def _is_free(folder: Path, spec: Spec) -> bool:
     found = validate_run(folder, spec)
     if found.manifest and found.manifest.spec_hash != spec.hash():
         fail(
-            f"{folder}: holds a run of another spec ({found.reason}); add --replace to train in "
-            "its place, or keep it: --out FOLDER, or --set results=FOLDER"
+            f"{folder}: contains a run of another spec ({found.reason}); add --replace to replace "
+            "it, or keep it with --out FOLDER or --set results=FOLDER"
         )
     if found.counts:
-        say(f"{folder}: holds this run already, and it is current; --replace trains it again")
+        say(
+            f"{folder}: already contains this run, and it is current; to train again, add --replace"
+        )
     return not found.counts
 
 

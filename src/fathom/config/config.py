@@ -93,7 +93,7 @@ class Compute(Settings):
         30.0, description="seconds between checkpoints: the maximum that a killed training loses"
     )
     checkpoint_steps: Annotated[Positive | None, Nullable] = Field(
-        None, description="steps between checkpoints; null: by time alone"
+        None, description="steps between checkpoints; null: only by time"
     )
     mem_mb: Positive = Field(2000, description="memory of a job, MB")
     runtime: Positive = Field(60, description="time limit of a job, minutes")
@@ -144,7 +144,7 @@ class Config(Settings):
         {}, exclude_if=not_, description="display names of variants, studies and machines"
     )
     studies: Annotated[dict[StudyName, Study], Field(min_length=1), DROP_NULL] = Field(
-        description="experiments, by name; in an overlay null drops one"
+        description="experiments, by name; null in an overlay drops one"
     )
     variants: kept(Label) = Field(None, description=KEPT.format("variants"))
     depths: kept(Positive) = Field(None, description=KEPT.format("depths"))
@@ -205,7 +205,7 @@ class Config(Settings):
         `apart`: into a folder where runs do not count, which `train: false` allows.
         """
         if not (self.train or apart):
-            raise ConfigError("the config says train: false, so no cell is trained here")
+            raise ConfigError("the config has train: false; set train: true to train cells")
         chosen = {name: self.studies[name] for name in studies or self.studies}
         missing = {n: tasks.load(s.task).unavailable(s.model) for n, s in chosen.items()}
         problems = (f"studies.{name}.{why}" for name, why in missing.items() if why)
@@ -248,9 +248,9 @@ class Config(Settings):
         cells = sum(math.prod(map(len, self._axes(study))) for study in self.studies.values())
         if cells > MAX_CELLS:
             axes = join_values(AXES)
-            yield f"{source}: {cells} cells are more than {MAX_CELLS}; keep fewer {axes}"
+            yield f"{source}: {cells} cells are more than {MAX_CELLS}; use fewer {axes}"
         elif not self.cells():
-            yield f"{source}: no cells: the kept values and the exclusions leave none"
+            yield f"{source}: no cells: none is left; keep more values, or exclude fewer"
 
     def _unconnected(self, source: str) -> Iterator[str]:
         """Problems: variants whose connection does not exist or has wrong settings."""
@@ -267,8 +267,8 @@ class Config(Settings):
             for label in study.ladder:
                 if self.connection(name, label).kind != "plain":
                     yield (
-                        f"{source}: studies.{name}.ladder: {label} is no plain network, by which "
-                        "step multipliers are read; name one that is"
+                        f"{source}: studies.{name}.ladder: {label} is not a plain network, which "
+                        "step multipliers need; name one that is"
                     )
 
     def _unlike_sizes(self, source: str) -> Iterator[str]:
@@ -278,8 +278,8 @@ class Config(Settings):
         for name, task in sizes.items():
             if task != sizes[first]:
                 yield (
-                    f"{source}: studies.{name}.plain_at_size: its task is {task}, and {first} has "
-                    f"{sizes[first]}; sizes must have one task, so leave this out"
+                    f"{source}: studies.{name}.plain_at_size: its task is {task}, but {first} has "
+                    f"{sizes[first]}; all sizes need the same task, so remove this"
                 )
 
     def _unfit(self, source: str) -> Iterator[str]:
@@ -302,7 +302,7 @@ class Config(Settings):
         if others := {cell.backend for cell in cells} - {*module.backends}:
             raise ConfigError(
                 f"{module.module} is a PyTorch module and cannot train on {join_values(others)}; "
-                "take backends: [torch], or exclude these cells"
+                "use backends: [torch], or exclude these cells"
             )
         if connection.exempt and optimizer.decay == "all" and optimizer.weight_decay:
             raise ConfigError(
@@ -319,7 +319,7 @@ class Config(Settings):
             if largest > examples:
                 yield (
                     f"{source}: studies.{name}.batch_size: {largest} is more than the {examples} "
-                    f"examples of {study.dataset}"
+                    f"examples of {study.dataset}; reduce it"
                 )
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
@@ -414,7 +414,7 @@ class Config(Settings):
         cells = self.cells()
         matches = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
         if idle := [pattern for pattern, found in matches.items() if not found]:
-            form = "a pattern is like 'depth-mlx/48L/*'"
+            form = "use a pattern like 'depth-mlx/48L/*'"
             raise ConfigError(
                 join_problems(f"no cell matches {short_repr(p)}; {form}" for p in idle)
             )

@@ -36,9 +36,11 @@ RESERVED_NAMES = {
 
 def _check_study_name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name):
-        raise ValueError("the name of a study must be lower-case letters, digits and hyphens")
+        raise ValueError(
+            "a study's name must be up to 64 lower-case letters, digits and hyphens, a letter first"
+        )
     if name in RESERVED_NAMES:
-        raise ValueError("this name is taken by the workflow; use another")
+        raise ValueError("the workflow uses this name; choose another")
     return name
 
 
@@ -127,8 +129,8 @@ class Contrast(Settings):
     seeds: tuple[NonNegative, ...] = Field(
         (),
         exclude_if=not_,
-        description="of these seeds alone; without them, of all. It leaves out a seed by whose "
-        "scores a variant was chosen",
+        description="seeds to compare; by default all. Leave out a seed whose scores a variant "
+        "was chosen by",
     )
 
 

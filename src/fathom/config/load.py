@@ -108,7 +108,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _problem(key, f"the key {short_repr(key.value)} is there twice")
+                    raise _problem(key, f"duplicate key {short_repr(key.value)}")
                 seen.add(key.value)
         return node
 
@@ -121,7 +121,7 @@ def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
     """A decimal integer; YAML 1.1 would read 010 as 8 and 1:30 as 90."""
     text = loader.construct_scalar(node)
     if not re.fullmatch(r"[-+]?(0|[1-9][0-9_]{0,30})", text):
-        problem = f"{short_repr(text)} is not in decimal digits; put it in quotes if it is text"
+        problem = f"{short_repr(text)} is not a decimal integer; put it in quotes if it is text"
         raise _problem(node, problem)
     return int(text.replace("_", ""))
 

@@ -32,8 +32,8 @@ def check_start() -> None:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(
-            f"{of_system(error)}; Snakemake keeps a cache in the home folder; name a folder that "
-            'can be written with: export XDG_CACHE_HOME="$PWD/.snakemake"'
+            f"{of_system(error)}; Snakemake needs a cache in the home folder; choose a writable "
+            'folder: export XDG_CACHE_HOME="$PWD/.snakemake"'
         )
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--configfile", "--configfiles", nargs="+", action="append", default=[])
@@ -41,8 +41,8 @@ def check_start() -> None:
     given, _ = options.parse_known_args(sys.argv[1:])
     for name, values in vars(given).items():
         if len(values) > 1:
-            fail(f"--{name} is there {len(values)} times, and Snakemake would take the last alone; "
-                 f"name all after one: --{name} {' '.join(itertools.chain(*values))}")  # fmt: skip
+            fail(f"--{name} is given {len(values)} times, but Snakemake uses only the last; "
+                 f"write one: --{name} {' '.join(itertools.chain(*values))}")  # fmt: skip
     try:
         for file in itertools.chain(*given.configfile):
             read_yaml(file)
@@ -104,8 +104,8 @@ class Start:
         """Raise ConfigError for a missing or malformed config file."""
         if not self.is_module and not Path("config.yaml").exists():
             raise ConfigError(
-                f"config.yaml is not in this folder; go to {project}, or add --directory {project} "
-                "to the command"
+                f"config.yaml is not in this folder; change to {project}, or add "
+                f"--directory {project}"
             )
         for file in self.read:
             read_yaml(file)
@@ -143,7 +143,7 @@ def packed(config: Config) -> str:
 
 
 KILLED = (
-    "killed, perhaps for lack of memory; the same command again goes on from the last checkpoint"
+    "killed, perhaps out of memory; run the same command again to resume from the last checkpoint"
 )
 
 

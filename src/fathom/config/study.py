@@ -64,8 +64,8 @@ class Study(Settings):
     description: OneLine = Field("", description="one sentence for the report")
     recipe: AnyRecipe = Field(description="the name of a recipe, or its settings")
     variants: VariantEntries = Field(
-        description="names of connections, or label: {connection: name, setting: value}; its "
-        "recipe, optimizer, model and steps override the study's"
+        description="names of connections, or label: {connection: name, setting: value}; a "
+        "variant's recipe, optimizer, model and steps override the study's"
     )
     extra_variants: tuple[VariantEntry, ...] = Field(
         (),
@@ -76,8 +76,8 @@ class Study(Settings):
     rates: tuple[Annotated[Number, Field(gt=0, lt=1)], ...] = Field(
         (),
         exclude_if=not_,
-        description="further learning rates at which to train every variant that sets no lr of its "
-        "own; at 0.016 the variant is NAME_016",
+        description="further learning rates at which to train every variant that sets no lr; at "
+        "0.016 the variant is NAME_016",
     )
     streams: Positive = Field(4, description="S, number of residual streams")
     depths: Annotated[list[Depth], Unique] = Field(description="L, numbers of layers")
@@ -123,15 +123,15 @@ class Study(Settings):
     ladder: dict[Label, Annotated[list[Factor], Unique]] = Field(
         {},
         exclude_if=not_,
-        description="factors of the steps at which to train a plain variant too, each with a whole "
-        "schedule, such as {baseline: [0.5, 2]}; step multipliers are read from them",
+        description="factors of the steps at which to train a plain variant too, each with a full "
+        "schedule, such as {baseline: [0.5, 2]}; step multipliers come from them",
     )
     plain_at_size: Annotated[tuple[Label, ...], Values] = Field(
         (),
         exclude_if=not_,
         description="makes the study one of the sizes over which step multipliers are fitted: the "
-        "plain variant that trains at this size's rate, with a `ladder` if the study has any; or "
-        "several, of which a depth takes the first that was trained there",
+        "plain variant at this size's learning rate, with a `ladder` if the study has any; of "
+        "several, a depth uses the first that was trained there",
     )
     part: Annotated[PartName | None, Nullable] = Field(
         None,
@@ -155,7 +155,7 @@ class Study(Settings):
         taken = Counter(label for label, _ in self._written)
         for label in self.extra_labels:
             if taken[label] > 1:
-                raise ValueError(f"extra_variants: {label} is there already; give it another label")
+                raise ValueError(f"extra_variants: {label} already exists; choose another label")
         named: dict[str, Iterable[str]] = {}
         for i, contrast in enumerate(self.contrasts):
             named[f"contrasts.{i}.pairs"] = itertools.chain(*contrast.pairs)
@@ -167,7 +167,7 @@ class Study(Settings):
             for part in key.split("."):
                 if not isinstance(own, Mapping) or part not in own:
                     raise ValueError(
-                        f"chosen_after_looking: the study has no setting '{key}'; a setting is "
+                        f"chosen_after_looking: the study has no setting '{key}'; name one "
                         "like seeds, steps or optimizer.lr"
                     )
                 own = own[part]
@@ -186,12 +186,12 @@ class Study(Settings):
         rungs = [rung for base in self.ladder for rung in self.rungs(base).values() if rung != base]
         for key, added, or_else in (
             ("rates", at_rates, ""),
-            ("ladder", rungs, ", or take factors further apart"),
+            ("ladder", rungs, ", or use factors further apart"),
         ):
             taken.update(added)
             if twice := [label for label in added if taken[label] > 1]:
                 raise ValueError(
-                    f"{key}: needs the label {twice[0]} for one of its trainings, which is taken; "
+                    f"{key}: one of its trainings needs the label {twice[0]}, which is taken; "
                     f"rename that variant{or_else}"
                 )
         for depth in self.values("depths"):
@@ -201,8 +201,8 @@ class Study(Settings):
             _ = study.recipe_settings  # raises if there is no such recipe
             if study.dataset != self.dataset:
                 raise ValueError(
-                    f"variants.{label}.model: needs other data than the study; make it a study of "
-                    "its own"
+                    f"variants.{label}.model: needs other data than the study; make it a "
+                    "separate study"
                 )
             key = f"variants.{label}." if self._own(label).model_fields_set else ""
             if tasks.load(study.task).classes(study.model) == 1:

@@ -69,7 +69,7 @@ def fetch(
         lines = [
             f"{title} is unavailable here: {len(missing)} of {len(files)} files are missing",
             *(f"tried {line}" for line in tried),
-            f"to go on, put {to_do} into {folder.absolute()} and run the command again",
+            f"to continue, put {to_do} into {folder.absolute()} and run the command again",
         ]
         raise DataError("\n".join(lines))
 
@@ -114,14 +114,14 @@ def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise DataError(f"{folder}: cannot be created ({error.strerror})") from error
     missing, refused = [], []
     for name, digest in files.items():
         file = folder / name
         if not file.exists():
             missing.append(name)
         elif problem := difference(file, digest):
-            advice = "it is left as it is: move it away and run this again"
+            advice = "it is left unchanged: move it away and run this again"
             refused.append(f"{file}: {problem}; {advice}")
     note(
         f"folder {folder}: {len(files) - len(missing) - len(refused)} of {len(files)} files"

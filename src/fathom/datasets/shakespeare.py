@@ -174,12 +174,14 @@ def own(folder: Path) -> Corpus:
     except OSError as error:
         raise DataError(f"{folder}: cannot be read ({error.strerror})") from error
     if not files:
-        raise DataError(f"{folder}: has no .txt file; put at least one there, in UTF-8")
+        raise DataError(f"{folder}: has no .txt file; add at least one, in UTF-8")
     contents = {file.name: _read(file) for file in files}
     works = {file.name: _decoded(file, contents[file.name]) for file in files}
     distinct = len(set().union(*works.values()))
     if distinct < 2:
-        raise DataError(f"{folder}: its .txt files have {distinct} distinct characters; at least 2")
+        raise DataError(
+            f"{folder}: its .txt files have {distinct} distinct characters; use 2 or more"
+        )
 
     held_out = {works[name]: name for name in _held_out(works)}
     for name in sorted(works.keys() - held_out.values()):
@@ -193,7 +195,7 @@ def own(folder: Path) -> Corpus:
 
 def _read(file: Path) -> bytes:
     if file.exists() and not file.is_file():  # a pipe would never end, nor some devices
-        raise DataError(f"{file}: is no file of text; move it away")
+        raise DataError(f"{file}: is not a text file; move it away")
     try:
         return file.read_bytes()
     except OSError as error:
@@ -205,9 +207,9 @@ def _decoded(file: Path, content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{file}: no UTF-8 at byte {error.start}; save it as UTF-8") from error
+        raise DataError(f"{file}: invalid UTF-8 at byte {error.start}; save it as UTF-8") from error
     if "\0" in text:
-        raise DataError(f"{file}: is no text (it holds the character 0); move it away")
+        raise DataError(f"{file}: is not text (it contains character 0); move it away")
     if not text:
         raise DataError(f"{file}: is empty; move it away")
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -67,8 +67,8 @@ class TransformerParts(Settings):
             )
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(
-                f"width {self.width} over heads {self.heads} is odd, and rotary positions turn "
-                "pairs; take another number of heads"
+                f"width {self.width} over heads {self.heads} is odd, but rotary positions need "
+                "pairs; use another number of heads"
             )
         return self
 

@@ -57,7 +57,7 @@ class Unrolled(Network):
         """
         if self.depth < self.sizes.least_steps:
             raise ConfigError(
-                f"depth {self.depth} is the number of time steps, of which this task needs at "
+                f"depth {self.depth} is the number of time steps, and this task needs at "
                 f"least {self.sizes.least_steps}"
             )
         return self.around_blocks(self.sizes.width)

@@ -30,7 +30,7 @@ def comparison(task: str, changes: Mapping[str, Any], out: Path) -> Config:
     """
     known = [name for name in tasks.TASKS if tasks.presentation(name).comparison]
     if task not in known:
-        raise ConfigError(f"compare knows no task '{task}' (known: {', '.join(known)})")
+        raise ConfigError(f"unknown task '{task}' for compare (known: {', '.join(known)})")
     study = deep_merge(tasks.presentation(task).comparison or {}, _given(changes))
     return check_config({"results": str(out), "studies": {STUDY: study}}, "compare")
 

@@ -69,8 +69,7 @@ def explained(config: Config) -> Explained:
     for study in (BLOCKS[0], SUBLAYERS[0], PASSES[0]):
         if study not in config.studies:
             raise ConfigError(
-                f"studies: no '{study}', which the pictures need; take the project's own "
-                "config.yaml"
+                f"studies: no '{study}', which the pictures need; use the project's own config.yaml"
             )
     blocks, sublayers = (
         {

@@ -51,7 +51,7 @@ class FigureManifest(Settings):
     def why_other(self, of: str, inputs: Sequence[Path]) -> str:
         """Why the figures do not match this subject and these inputs; empty if they do."""
         if self.of != of:
-            return f"is of '{self.of}', not of '{of}'"
+            return f"belongs to '{self.of}', not to '{of}'"
         others = [
             file.name
             for file in inputs

@@ -119,18 +119,20 @@ def make_plan(
     judging = [name for name in DEPTHS if name in base.studies]
     if not judging or any(base.plain(name) is None for name in judging):
         wanted = " nor ".join(DEPTHS)
-        raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to judge by")
+        raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to compare with")
     kept = None if quick else Path(base.results)
     if kept and kept.resolve() == out.resolve():
-        raise ConfigError(f"{out}: is the kept result; name another folder by --out")
+        raise ConfigError(f"{out}: is the kept result; choose another folder with --out")
     if kept and not (kept / "tables" / "cells.csv").is_file():
         raise ConfigError(
-            f"{kept}/tables/cells.csv: missing; it is in the repository (git checkout {kept}), or "
+            f"{kept}/tables/cells.csv: missing; restore it with git checkout {kept}, or "
             "add --quick to train the plain network here"
         )
     there = max(len(base.studies[study].seeds) for study in judging)
     if kept and seeds > there:
-        raise ConfigError(f"--seeds: the kept result has {there}, not {seeds}; or add --quick")
+        raise ConfigError(
+            f"--seeds: {seeds} exceeds the kept result's {there}; use fewer or add --quick"
+        )
     file, name = split_name(module)
     label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if any(label in base.studies[study].labels for study in judging):
@@ -203,7 +205,7 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
     with tempfile.TemporaryDirectory(prefix="fathom-") as staging:
         folder = _kept_run(kept, cell, Path(staging))
         if folder is None:
-            return Check(name, f"not compared: {kept} holds no run of {cell}")
+            return Check(name, f"not compared: {kept} contains no run of {cell}")
         if read_spec(folder).hash() != plan.config.spec(cell).hash():
             return Check(name, f"the kept run of {cell} has another spec; add --quick", failed=True)
         manifest = read_manifest(folder)

@@ -31,7 +31,7 @@ SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 BUNDLES = "bundles"
 """Folder of the result's bundles. An archive of other results has only the shown files."""
 
-REMEDY = "it belongs to the kept result that the config names; put that file back"
+REMEDY = "it belongs to the kept result that the config names; restore it"
 
 
 def shown_files(folder: Path) -> list[Path]:
@@ -51,10 +51,10 @@ def record(folder: Path) -> int:
     Raises UserError if there are no files, or if a bundle of the result was refused.
     """
     if refused := refused_bundles(folder):
-        lines = [f"{line}; put the whole bundle in its place" for line in refused]
+        lines = [f"{line}; replace it with the whole bundle" for line in refused]
         raise UserError("\n".join([*lines, f"{folder}: is not recorded without these runs"]))
     if not (names := _names(folder)):
-        raise UserError(f"{folder}: holds no result; name the folder of one, as results/reference")
+        raise UserError(f"{folder}: contains no result; name one, such as results/reference")
     write_text(folder / SUMS, sums({name: sha256(folder / name) for name in names}))
     return len(names)
 
@@ -103,7 +103,7 @@ def say_first(
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file of a kept result that differs from its record, and the difference."""
     if not folder.is_dir():
-        why = "is no folder, but the config names it as `reference`; put it there, or say null"
+        why = "is not a folder, but the config names it as `reference`; restore it, or set null"
         yield folder, why
         return
     listed = folder / SUMS
@@ -111,14 +111,14 @@ def differences(folder: Path) -> Iterator[tuple[Path, str]]:
         recorded = parse_sums(listed.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
-        why = "missing" if missing else "is no list of hashes"
-        yield listed, f"{why}; to trust the files that are there, run: fathom record {folder}"
+        why = "missing" if missing else "is not a list of hashes"
+        yield listed, f"{why}; to trust the existing files, run: fathom record {folder}"
         return
     found = set(_names(folder))
     for name in sorted(recorded.keys() | found):
         if name not in recorded:
-            yield folder / name, f"is not among the files that {SUMS} lists"
+            yield folder / name, f"is not listed in {SUMS}"
         elif name in found and sha256(folder / name) != recorded[name]:
-            yield folder / name, f"is not what {SUMS} recorded"
+            yield folder / name, f"does not match {SUMS}"
         elif name not in found and (folder / name.partition("/")[0]).exists():
             yield folder / name, f"missing, but {SUMS} lists it"

@@ -71,7 +71,7 @@ class Plan:
             raise ConfigError(f"no study '{study}'; the config has {names}")
         if backend in BACKENDS and backend not in self.installed:
             raise ConfigError(
-                f"backend {backend} is not installed here (pip install -e '.[{backend}]' brings it)"
+                f"backend {backend} is not installed here; run: pip install -e '.[{backend}]'"
             )
         return Cell(study, int(depth), variant, backend, int(seed))
 

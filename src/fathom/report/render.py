@@ -362,7 +362,7 @@ def check_numbers(templates: Path) -> None:
             for found in re.findall(r"[0-9][0-9.]*", line):
                 finds.append(
                     f"{template}: line {line_number}: the number {found} is typed by hand; compute "
-                    "it, or write {{ '...' }} around a name that has it"
+                    "it, or put a name that contains it in {{ '...' }}"
                 )
     if finds:
         raise ConfigError("\n".join(finds))

@@ -43,9 +43,9 @@ def check_folder(config: Config) -> None:
         return  # nothing there, or its config is unknown
     if there and there.isdisjoint(config.studies):
         raise ConfigError(
-            f"{file}: is of a config with other studies ({one_line(', '.join(there), 60)}), whose "
-            f"reports would be replaced; add `results: {config.results}/NAME` to yours, or delete "
-            "this file if yours takes its place"
+            f"{file}: belongs to a config with other studies ({one_line(', '.join(there), 60)}), "
+            f"whose reports would be replaced; add `results: {config.results}/NAME` to yours, or "
+            "delete this file to replace them"
         )
 
 
@@ -61,8 +61,8 @@ def why_left_out(document: str) -> str:
     for package in NEEDS[document]:
         if importlib.util.find_spec(package) is None:
             return (
-                f"{package} is not installed here: {document} is left out "
-                "(pip install -e '.[workflow]' brings it)"
+                f"{package} is not installed here: {document} is left out; "
+                "run: pip install -e '.[workflow]'"
             )
     return ""
 
@@ -88,7 +88,7 @@ def reports_of(config: Config, templates: Path) -> list[Report]:
     pages = [f"studies/{file.name}" for file in sorted(templates.glob(f"studies/{STUDY}.*.j2"))]
     if not (whole or pages):
         raise ConfigError(
-            f"{templates}: has no template of a report, as NAME.md.j2; see --templates"
+            f"{templates}: has no report template, such as NAME.md.j2; see --templates"
         )
     return [
         *(Report(name.removesuffix(".j2"), name) for name in whole),

@@ -216,7 +216,7 @@ def _rows(file: Path, columns: Collection[str], command: str) -> list[dict[str, 
     """The rows of a kept table, none without it. Raises ConfigError if it lacks a column."""
     rows = list(csv.DictReader(file.read_text("utf-8").splitlines())) if file.is_file() else []
     if rows and not {*columns} <= rows[0].keys():
-        raise ConfigError(f"{file}: has no columns {', '.join(columns)}; make it: {command}")
+        raise ConfigError(f"{file}: needs columns {', '.join(columns)}; make it: {command}")
     return rows
 
 

@@ -145,7 +145,7 @@ class Console(DefaultFormatter):
         rules = [rule.name for rule in self.workflow.rules]
         near = difflib.get_close_matches(missing[1], rules, n=1)
         end = f"did you mean {near[0]}?" if near else "`snakemake --list` shows the targets"
-        return f"fathom: there is no study, target or file '{missing[1]}'; {end}"
+        return f"fathom: no study, target or file is named '{missing[1]}'; {end}"
 
 
 def install(console: Console) -> None:

@@ -78,11 +78,11 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
     for row in shown.to_dict("records"):
         seeds, needed = row["seeds"], row["seeds_needed"]
         if seeds < MIN_SEEDS:
-            more = f"a verdict takes at least {MIN_SEEDS}"
+            more = f"a verdict needs at least {MIN_SEEDS}"
         elif needed > seeds:
             more = f"{needed - seeds:.0f} more may decide it"
         else:
-            more = "no number that could be trained is expected to decide it"
+            more = "no feasible number is expected to decide it"
         study, platform = row["study"], labels[row["platform"]]
         unit = tasks.presentation(config.studies[study].task).depth_unit
         where = f"{study}, {count_layers(row['depth'], unit)}, {platform}"

@@ -133,7 +133,7 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
         if is_there or (is_made and not figure_set.is_optional):
             yield from _check_figure_set(figure_set)
     for line in refused_bundles(Path(config.results)):
-        problem = f"the bundle {line}; import it whole, or delete this file to do without"
+        problem = f"the bundle {line}; import an intact copy, or delete this file to ignore it"
         yield Check("runs", refused_file(Path(config.results)), problem, is_made=False)
     if config.reference:
         yield from _check_reference(Path(config.reference))
@@ -153,7 +153,7 @@ def _check_run(config: Config, run: Run) -> Check:
         return check(what, "delete")
     if run.replay == "waits" or _is_local(config, run):
         return check(what, "workflow")
-    return check(f"{what}; import it anew, or delete the folder")
+    return check(f"{what}; import it again, or delete the folder")
 
 
 def _is_local(config: Config, run: Run) -> bool:
@@ -206,7 +206,7 @@ def _make_again(
         except ModuleNotFoundError as error:
             if (results / name).exists():
                 why = f"not checked, since {error.name} is not installed here"
-                yield check(problem=f"{why}; pip install -e '.[workflow]' brings it")
+                yield check(problem=f"{why}; run: pip install -e '.[workflow]'")
 
 
 def _compare(fresh: Path, results: Path) -> Iterator[Check]:
@@ -217,7 +217,7 @@ def _compare(fresh: Path, results: Path) -> Iterator[Check]:
         if not file.is_file():
             problem = "missing"
         elif content(again) != content(file):
-            problem = "is not what its inputs give"
+            problem = "differs from what its inputs give"
         fix = "delete" if problem else "user"
         yield Check(_kind(own), file, problem, fix)
 
@@ -279,7 +279,7 @@ def _check_figure_set(figures: FigureSet) -> Iterator[Check]:
     manifest, *files = figures.files
     listed, problems = read_figure_manifest(figures.folder), {}
     if listed is None:
-        problems[manifest] = "is no list of figures" if manifest.is_file() else "missing"
+        problems[manifest] = "is not a list of figures" if manifest.is_file() else "missing"
     elif why := listed.why_other(figures.of, figures.inputs):
         problems[manifest] = why
     for file in files:

@@ -78,12 +78,12 @@ def create_bundle(
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
     chosen = [run for run in runs if run.status not in ("missing", "failed")]
     if unfinished := sum(run.status == "failed" for run in runs):
-        print(f"fathom: left out: {unfinished} trainings that have not finished", file=sys.stderr)
+        print(f"fathom: left out: {unfinished} unfinished trainings", file=sys.stderr)
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
         raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
     if not chosen:
-        raise BundleError("no run to pack: nothing here is trained and matches")
+        raise BundleError("no run to pack: no matching cell is trained here")
 
     with (
         atomic_write(file) as temporary,
@@ -110,7 +110,7 @@ def check_replaces(file: Path, *, force: bool) -> None:
         _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
     except (BundleError, OSError, EOFError, lzma.LZMAError, tarfile.HeaderError):
         raise BundleError(
-            f"{file}: is there and is no bundle; name another file, or add --force to replace it"
+            f"{file}: exists and is not a bundle; name another file, or add --force to replace it"
         ) from None
 
 
@@ -140,7 +140,7 @@ def import_bundle(
             target = imported_folder(results, cell, manifest.platform)
             found = compare_existing(manifest, target, cell)
             if found == "another" and existing == "refuse":
-                raise BundleError(f"{target}: is there already; choose --keep or --replace")
+                raise BundleError(f"{target}: already exists; add --keep or --replace")
             if found == "another":
                 found = "kept" if existing == "keep" else "imported"
             done[found].append(cell.path())
@@ -229,7 +229,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     manifest.
     """
     if file.exists() and not file.is_file():  # opening a pipe would wait for a writer
-        raise BundleError(f"{file}: is no file")
+        raise BundleError(f"{file}: is not a file")
     try:
         limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
         with file.open("rb") as packed:
@@ -244,7 +244,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
             if not 0 < len(manifest.platform) <= MAX_PLATFORM:
                 raise BundleError(
                     f"{cell}: device and system make a platform of {len(manifest.platform)} "
-                    f"letters, where 1 to {MAX_PLATFORM} are needed"
+                    f"letters; it must have 1 to {MAX_PLATFORM}"
                 )
         return manifests
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         raise BundleError(f"{file}: {one_line(problem)}") from error
     except (lzma.LZMAError, tarfile.HeaderError, EOFError) as error:
         detail = one_line(str(error), 200) or type(error).__name__
-        raise BundleError(f"{file}: not a whole tar packed by xz ({detail})") from error
+        raise BundleError(f"{file}: not an intact .tar.xz file ({detail})") from error
     except PermissionError as error:
         if error.filename != str(file):  # a file in `staging`
             raise
@@ -315,14 +315,14 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
     while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
         entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
         if entry.type != tarfile.REGTYPE:
-            raise BundleError(f"{entry.name!r}: is no plain file")
+            raise BundleError(f"{entry.name!r}: is not a plain file")
         cell, name = _parse_name(entry.name)
         most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
         if not 0 <= entry.size <= most:
-            raise BundleError(f"{entry.name!r}: a size of {entry.size}, where {most} is the limit")
+            raise BundleError(f"{entry.name!r}: a size of {entry.size}, but the limit is {most}")
         cells[cell] = None
         if len(cells) > MAX_RUNS:
-            raise BundleError(f"holds more than {MAX_RUNS} runs")
+            raise BundleError(f"contains more than {MAX_RUNS} runs")
         target = staging / cell.path() / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with with_filename(target), target.open("wb") as opened:
@@ -330,11 +330,11 @@ def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
         stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
     while rest := stream.read(CHUNK_BYTES):  # to the end, where xz has its checksum
         if rest.strip(b"\0"):
-            raise BundleError("holds something after its end")
+            raise BundleError("contains data after its end")
     if not stream.is_at_end():
-        raise BundleError("holds something after its end")
+        raise BundleError("contains data after its end")
     if not cells:
-        raise BundleError("holds no run")
+        raise BundleError("contains no run")
     return list(cells)
 
 
@@ -344,13 +344,13 @@ def make_rows(folder: Path) -> None:
     if not columns.exists():
         return
     if rows.exists():
-        raise BundleError(f"{rows}: is there twice, also as {COLUMNS}")
+        raise BundleError(f"{rows}: is present twice, also as {COLUMNS}")
     size = 0
     with with_filename(rows), rows.open("wb") as opened:
         for line in from_columns(columns.read_bytes()):
             size += len(line)
             if size > MAX_FILE_BYTES:
-                raise BundleError(f"{columns}: makes rows of more than {MAX_FILE_BYTES} bytes")
+                raise BundleError(f"{columns}: its rows are more than {MAX_FILE_BYTES} bytes")
             opened.write(line)
     columns.unlink()
 
@@ -359,7 +359,7 @@ def _parse_name(name: str) -> tuple[Cell, str]:
     """The cell and the file in the name of an entry. Raises BundleError."""
     path, _, file = name.removeprefix("runs/").rpartition("/")
     if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS, COLUMNS):
-        raise BundleError(f"{name!r}: is no file of a run, as in runs/CELL/spec.json")
+        raise BundleError(f"{name!r}: is not a file of a run, such as runs/CELL/spec.json")
     try:
         return Cell.parse(path), file
     except ValueError as error:

@@ -77,13 +77,13 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         except (SafetensorError, ValueError, KeyError, AttributeError):
-            return self._start_anew("it is damaged, or of another version of fathom")
+            return self._start_anew("it is damaged, or from another version of fathom")
         self.resumed_at = [*resumed_at, len(rows)]
         self.saved_rows = len(rows)
         return Resume(state, rows)
 
     def _start_anew(self, why: str) -> None:
-        why = one_line(f"{self.file}: is not used, the training starts anew: {why}")
+        why = one_line(f"{self.file}: is not used, so the training starts again: {why}")
         print(f"fathom: {why}", file=sys.stderr)
 
 

@@ -272,7 +272,7 @@ class _Sources:
     def _root(self, root: str) -> str:
         name, colon, definition = root.partition(":")
         if self._module(name) is None:
-            raise CodeError(root, f"{name}, which is no module")
+            raise CodeError(root, f"{name}, which is not a module")
         return self._place(name, (definition,) if colon else (), root)
 
     def _module(self, name: str) -> _Module | None:
@@ -324,7 +324,7 @@ class _Sources:
         module = self._module(name)
         if module is None:
             if name.partition(".")[0] == self.folder.name:
-                raise CodeError(where, f"{name}, which is no module")
+                raise CodeError(where, f"{name}, which is not a module")
             return ".".join((name, *chain[:1]))  # another package's
         if not chain:
             return name

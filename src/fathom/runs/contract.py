@@ -75,7 +75,7 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
         "second pass",
         "gives the same numbers"
         if same
-        else "gives other numbers; keep no state between passes and draw nothing at random",
+        else "gives different numbers; keep no state between passes and draw nothing at random",
         failed=not same,
     )
     if not same:
@@ -117,7 +117,7 @@ def _seeds(connection: ModuleConnection, seed: int) -> Check:
     one, other = (connection.draw(seed) for _ in range(2))
     differ = [n for n, p in one.items() if not np.array_equal(p, other[n], equal_nan=True)]
     if differ:
-        why = f"{join_values(differ)} start differently at the same seed; draw with torch alone"
+        why = f"{join_values(differ)} start differently at the same seed; draw only with torch"
         return Check("seed", why, failed=True)
     return Check("seed", "decides every initial number")
 
@@ -143,7 +143,7 @@ class Watched:
         def check(form: str, what: str) -> None:
             if form != wanted:
                 raise ConfigError(
-                    f"{self.whole.settings.module}: shapes: {what} {form}, where the input has "
+                    f"{self.whole.settings.module}: shapes: {what} {form}, but the input has "
                     f"{wanted}"
                 )
 

@@ -216,10 +216,10 @@ def decode_row(line: str) -> Row:
     row = from_json(line, allow_inf_nan=False)
     kinds = row.pop("nonfinite", {})
     if math.inf in row.values() or -math.inf in row.values():  # as it reads 1e400
-        raise ValueError("holds a number that is too large")
+        raise ValueError("contains a number that is too large")
     for name, kind in kinds.items():
         if kind not in NONFINITE:
-            raise ValueError(f"{name!r:.40} is {kind!r:.40}, where one of {NONFINITE} is needed")
+            raise ValueError(f"{name!r:.40} is {kind!r:.40}, not one of {NONFINITE}")
         row[name] = float(kind)
     return row
 
@@ -279,10 +279,12 @@ def read_manifest(folder: Path) -> Manifest:
     file = folder / MANIFEST
     content = read_json(file)
     if content.get("format") != FORMAT:
-        raise RunError(f"{file}: format {content.get('format')!r:.40}, but {FORMAT} is read here")
+        raise RunError(
+            f"{file}: its format is {content.get('format')!r:.40}; only {FORMAT} can be read"
+        )
     manifest = read_with(partial(validate, Manifest), file)
     if manifest.sha256 != manifest_hash(content):
-        raise RunError(f"{file}: its content does not have the SHA-256 that it names")
+        raise RunError(f"{file}: its content does not match its own SHA-256")
     return manifest
 
 
@@ -295,12 +297,12 @@ def check_run(folder: Path, manifest: Manifest, cell: Cell) -> Problem:
 def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
     """Raise RunError unless the folder holds the files that its manifest lists, for that cell."""
     if manifest.cell != cell.path():
-        raise RunError(f"{folder}/{MANIFEST}: is of another cell, {manifest.cell!r:.80}")
+        raise RunError(f"{folder}/{MANIFEST}: belongs to another cell, {manifest.cell!r:.80}")
     if manifest.files.keys() - {WEIGHTS} != set(FILES):
         listed = ", ".join(manifest.files)
-        raise RunError(f"{folder}/{MANIFEST}: lists {listed!r:.200}, which is not what a run holds")
+        raise RunError(f"{folder}/{MANIFEST}: lists {listed!r:.200}, not the files of a run")
     if (folder / WEIGHTS).exists() and WEIGHTS not in manifest.files:
-        raise RunError(f"{folder}/{WEIGHTS}: is there, but {MANIFEST} does not list it")
+        raise RunError(f"{folder}/{WEIGHTS}: exists, but {MANIFEST} does not list it")
     for name, listed in manifest.files.items():
         file = folder / name
         if not file.is_file():
@@ -310,7 +312,7 @@ def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
         except OSError as error:
             raise RunError(f"{file}: cannot be read ({error.strerror})") from error
         if found != listed.sha256:
-            raise RunError(f"{file}: its SHA-256 is not the manifest's")
+            raise RunError(f"{file}: its SHA-256 differs from the manifest's")
 
 
 def check_content(folder: Path, manifest: Manifest) -> Problem:
@@ -319,7 +321,7 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
     if (spec.cell.path(), spec.hash()) != (manifest.cell, manifest.spec_hash):
         raise RunError(f"{folder}/{SPEC}: is not the spec that the manifest names")
     if (WEIGHTS in manifest.files) != spec.weights:
-        how = "lists no" if spec.weights else "lists"
+        how = "does not list" if spec.weights else "lists"
         said = str(spec.weights).lower()
         raise RunError(f"{folder}/{MANIFEST}: {how} {WEIGHTS}, but {SPEC} has weights: {said}")
     problem = Problem(spec)
@@ -343,8 +345,7 @@ def check_weights(folder: Path) -> Problem:
     spec = read_spec(folder)
     if not spec.weights:
         raise RunError(
-            f"{folder / WEIGHTS}: missing; a study keeps weights with `weights: true`, then train "
-            "it again"
+            f"{folder / WEIGHTS}: missing; set `weights: true` in the study and train it again"
         )
     return check_run(folder, read_manifest(folder), spec.cell)
 
@@ -358,7 +359,7 @@ ALWAYS = (
 
 def _check_rows(file: Path, problem: Problem) -> None:
     """Raise RunError unless there is a row of the task's metrics for each step, in order."""
-    disordered = f"{file}: does not hold steps 0 to {problem.spec.steps - 1} in order"
+    disordered = f"{file}: does not contain steps 0 to {problem.spec.steps - 1} in order"
     allowed = STEP_METRICS | problem.task.step_metrics
     column_of = cache(partial(_column_of, allowed=allowed))  # all rows have the same names
     done = events = 0
@@ -428,4 +429,4 @@ def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     for name in {**expected, **found}:
         has, needs = found.get(name, "absent"), expected.get(name, "absent")
         if has != needs:
-            raise RunError(f"{file}: {name!r:.40} is {has}, but {needs} by {SPEC}")
+            raise RunError(f"{file}: {name!r:.40} is {has}, but must be {needs} by {SPEC}")

@@ -25,12 +25,10 @@ def sample_text(
     spec = trained.problem.spec
     alphabet = trained.problem.task.alphabet(spec.model)
     if alphabet is None:
-        raise RunError(
-            f"{folder}: task {spec.task} has no text to write; take a run of a text task"
-        )
+        raise RunError(f"{folder}: task {spec.task} generates no text; use a run of a text task")
     strange = sorted(set(prompt) - set(alphabet))
     if strange:
-        raise ConfigError(f"--prompt: the corpus has no {strange[0]!r}; use its own characters")
+        raise ConfigError(f"--prompt: the corpus has no {strange[0]!r}; use only its characters")
     rng = np.random.default_rng(seed)
     written = [alphabet.index(c) for c in prompt] or [int(rng.integers(len(alphabet)))]
     for _ in range(count):
@@ -38,7 +36,7 @@ def sample_text(
         logits = trained.logits({"tokens": window})
         scaled = logits[0, -1].astype(np.float64) / temperature
         if not np.isfinite(scaled).all():
-            raise RunError(f"{folder}: its logits are not finite; it diverged, and cannot write")
+            raise RunError(f"{folder}: its logits are not finite: the run diverged; use another")
         chances = np.exp(scaled - scaled.max())
         written.append(int(rng.choice(len(alphabet), p=chances / chances.sum())))
         yield alphabet[written[-1]]

@@ -77,8 +77,8 @@ def trainable(config: Config, installed: Collection[str]) -> tuple[list[Cell], l
     ]
     counts = Counter(cell.backend for cell in cells if cell.backend not in installed)
     lines += [
-        f"backend {name} is not installed here: {n} cells are left out "
-        f"(pip install -e '.[{name}]' brings it)"
+        f"backend {name} is not installed here: {n} cells are left out; "
+        f"run: pip install -e '.[{name}]'"
         for name, n in sorted(counts.items())
     ]
     return [

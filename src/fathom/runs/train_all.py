@@ -36,10 +36,13 @@ def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
     config.check_trains({cell.study for cell in cells})
     here = installed_backends()
     for backend in sorted({cell.backend for cell in cells} - set(here)):
-        print(f"fathom: backend {backend} is not installed here: left out", file=sys.stderr)
+        print(
+            f"fathom: backend {backend} is not installed here: its cells are left out",
+            file=sys.stderr,
+        )
     specs = [config.spec(cell) for cell in cells if cell.backend in here]
     if not specs:
-        raise BackendError("no chosen cell can be trained here: its backend is not installed")
+        raise BackendError("no chosen cell can be trained here; install its backend")
     results = Path(config.results)
     left = [s for s in specs if validate_run(run_folder(results, s.cell), s).status != "measured"]
     # Long cells first: one that begins last would keep a single worker busy at the end.
@@ -105,7 +108,7 @@ def train_each(
                 yield pending[future], future.result()
             except BrokenProcessPool:
                 # Killed by the system, perhaps out of memory. The pool also drops its other cells.
-                yield pending[future], "a worker was killed; run it again to go on"
+                yield pending[future], "a worker was killed; run it again to resume"
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C, cells that wait do not start
 

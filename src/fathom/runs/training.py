@@ -109,7 +109,7 @@ def run_cell(
         try:
             receive_run(folder, spec.cell)
         except RunError as error:  # without a verdict, readers of the run check it
-            say(f"the run was written, and its check fails: {error}")
+            say(f"the run was written, but its check fails: {error}")
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return tasks.outcome_of(spec, rows)[0]
 
@@ -123,7 +123,7 @@ def _alone(folder: Path) -> Iterator[None]:
             stack.enter_context(locked(folder, OTHER_SECONDS))
         except Timeout:
             raise RunError(
-                f"{folder}: another process trains it; wait until that is over, or end it"
+                f"{folder}: another process is training it; wait for that, or stop it"
             ) from None
         yield
 

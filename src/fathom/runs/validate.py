@@ -91,7 +91,7 @@ def summarize_reasons(reasons: Sequence[str]) -> str:
     most = Counter(reasons).most_common(3)
     more = "; `fathom status` names the others" if len(set(reasons)) > len(most) else ""
     each = "; ".join(f"{why} ({n})" for why, n in most)
-    return f"{len(reasons)} runs are not current and train again: {each}{more}"
+    return f"{len(reasons)} runs are not current and will be retrained: {each}{more}"
 
 
 def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -154,8 +154,8 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     runs = [decided.get(run.folder, run) for run in runs]
     if not (runs or config.train):
         raise RunError(
-            f"{config.results}/imported: holds no run of this config, which says train: false, so "
-            "nothing can be shown; import runs first: fathom bundle import FILE.tar.xz"
+            f"{config.results}/imported: contains no run of this config, which has train: false; "
+            "import runs first: fathom bundle import FILE.tar.xz"
         )
     return runs
 

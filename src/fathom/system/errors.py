@@ -43,7 +43,7 @@ def broken_link(path: str | Path) -> str:
     for part in (Path(path), *Path(path).parents):
         if part.is_symlink() and not part.exists():
             to = part.readlink()
-            return f"{part}: is a link to {to}, which is not there; make that, or remove the link"
+            return f"{part}: is a link to {to}, which does not exist; create it, or remove the link"
     return ""
 
 
@@ -53,12 +53,12 @@ def fail_for_missing(error: ModuleNotFoundError) -> NoReturn:
     source = next((source for source, brought in PACKAGES.items() if package in brought), None)
     if source is None:
         raise error
-    fail(f"this needs {package}, which is not installed here; pip install -e '{source}' brings it")
+    fail(f"this needs {package}, which is not installed here; run: pip install -e '{source}'")
 
 
 def fail_for_interrupt() -> NoReturn:
     """Exit with status 130, as a shell expects after Ctrl-C."""
-    say("interrupted; a training goes on from its last checkpoint")
+    say("interrupted; a training resumes from its last checkpoint")
     raise SystemExit(130)
 
 

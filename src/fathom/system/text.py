@@ -44,5 +44,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return found

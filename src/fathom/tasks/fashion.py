@@ -227,7 +227,8 @@ class Fashion(Task):
         per_epoch = len(images) // spec.batch_size
         if not per_epoch:
             raise DataError(
-                f"batch_size {spec.batch_size} is more than the {len(images)} training images"
+                f"batch_size {spec.batch_size} is more than the {len(images)} training "
+                "images; reduce it"
             )
         epoch, index = divmod(step, per_epoch)
         start = index * spec.batch_size

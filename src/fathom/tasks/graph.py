@@ -66,13 +66,13 @@ class Model(Settings):
         low, high = -math.sqrt(d) / (q - 1), math.sqrt(d)
         if not low < self.edge_signal < high:
             raise ValueError(
-                f"edge_signal {self.edge_signal:g} asks for negative probabilities; with degree "
+                f"edge_signal {self.edge_signal:g} needs negative probabilities; with degree "
                 f"{d:g} and {q} communities it must lie between {low:.4g} and {high:.4g}"
             )
         if self.affinity.max() > self.nodes:
             raise ValueError(
-                f"degree {d:g} asks for probabilities above 1 in a graph of {self.nodes} nodes; "
-                "take more nodes, or a smaller degree"
+                f"degree {d:g} needs probabilities above 1 in a graph of {self.nodes} nodes; "
+                "use more nodes, or a smaller degree"
             )
         if self.features < q:
             raise ValueError(f"features {self.features} must be at least communities, {q}")

@@ -61,7 +61,7 @@ class Model(TransformerModel):
             )
         if self.vocab % 2 or self.pairs >= self.values:
             raise ValueError(
-                f"vocab is {self.vocab}, but half of it are values, and half a blank and at least "
+                f"vocab is {self.vocab}, but half of it is values, and half a blank and at least "
                 f"{self.pairs} keys; make it even, and {2 * self.pairs + 2} or more"
             )
         keys, K = self.values - 1, self.pairs

@@ -56,12 +56,12 @@ class Model(TransformerModel):
     @model_validator(mode="after")
     def _names_its_corpus(self) -> Model:
         if self.corpus is None and self.corpus_sha256 is not None:
-            raise ValueError("corpus_sha256 belongs to a corpus; leave it out, or name the corpus")
+            raise ValueError("corpus_sha256 needs a corpus; remove it, or set corpus")
         if self.corpus is None and self.vocab != SHAKESPEARE_CHARACTERS:
             raise ValueError(_another_vocab(self.vocab, SHAKESPEARE_CHARACTERS))
         if self.corpus is not None and not {"vocab", "corpus_sha256"} <= self.model_fields_set:
             raise ValueError(
-                "a corpus needs vocab and corpus_sha256 beside it; this prints both: "
+                "a corpus needs vocab and corpus_sha256; to print both, run: "
                 f"fathom corpus {self.corpus}"
             )
         return self
@@ -78,7 +78,10 @@ def corpus_of(model: Model) -> shakespeare.Corpus:
     else:
         corpus = _planned(model.corpus, model.corpus_sha256 or "")
     if len(corpus.characters) != model.vocab:
-        raise DataError(f"{model.corpus}: {_another_vocab(model.vocab, len(corpus.characters))}")
+        raise DataError(
+            f"{model.corpus}: vocab is {model.vocab}, but its files have "
+            f"{len(corpus.characters)} distinct characters; use that number"
+        )
     shorter = min(len(corpus.training), len(corpus.validation))
     if shorter <= model.length:
         raise DataError(
@@ -93,8 +96,8 @@ def _planned(folder: str, digest: str) -> shakespeare.Corpus:
     corpus = shakespeare.own(Path(folder))
     if corpus.digest != digest:
         raise DataError(
-            f"{folder}: its .txt files do not have the config's corpus_sha256; put those files "
-            f"back, or take the lines that this prints: fathom corpus {folder}"
+            f"{folder}: its .txt files do not match the config's corpus_sha256; restore them, or "
+            f"use the lines printed by: fathom corpus {folder}"
         )
     return corpus
 

@@ -63,9 +63,9 @@ class Difference(Estimator):
     kind: Literal["difference"]
     variant: str
     than: Annotated[list[str], BeforeValidator(listed), Field(min_length=1)]
-    metric: Metric = Field(SCORE, description="what is compared; by default the study's score")
+    metric: Metric = Field(SCORE, description="metric to compare; by default the study's score")
     by: Literal["ratio", "difference"] | None = Field(
-        None, description="difference: of a positive metric that may be zero"
+        None, description="difference: for a positive metric that may be zero"
     )
     spread: Flag = False
 
@@ -197,7 +197,7 @@ class Agreement(Estimator):
     @model_validator(mode="after")
     def _two_studies(self) -> Agreement:
         if self.across == "studies" and (len(self.studies) != 2 or not self.depths):
-            raise ValueError("agreement across studies needs two studies and the depths")
+            raise ValueError("agreement across studies needs two studies, and depths")
         return self
 
     def judge(self, evidence: Evidence) -> Judgement:

@@ -116,22 +116,22 @@ class Estimator(Settings):
     """The default evidence of its verdicts; a judgement may name another."""
 
     studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
-        description="where its cells are: each study is looked at by itself"
+        description="studies that have its cells; each is tested separately"
     )
-    depths: list[int] | None = Field(None, description="of these; None: every depth that is there")
+    depths: list[int] | None = Field(None, description="depths to test; None: every depth present")
     low: float = -math.inf
     high: float = math.inf
     published: float = math.nan
     seeds: Positive = Field(
-        MIN_SEEDS, description="the seeds that a verdict takes; 1: the source tells of one run"
+        MIN_SEEDS, description="number of seeds a verdict needs; 1: the source reports one run"
     )
     of_seeds: list[int] | None = Field(
         None,
-        description="of these alone, fixed before any was looked at; None: of all. More seeds, "
-        "trained since the first left the test undecided, do not count",
+        description="seeds that count, fixed before results were seen; None: all. Seeds added "
+        "because the first left the test undecided do not count",
     )
     of_mixing: Flag = Field(
-        False, description="whether its metric is said to come from H_res and its logits"
+        False, description="whether the claim attributes its metric to H_res and its logits"
     )
     minimum_scale: MinimumScale
     """Minimum sizes of a study that can be tested; they override those of the claim."""
@@ -139,7 +139,7 @@ class Estimator(Settings):
     @model_validator(mode="after")
     def _has_a_band(self) -> Estimator:
         if not self.low <= self.high or (math.isinf(self.low) and math.isinf(self.high)):
-            raise ValueError(f"{self.kind} needs low, high or both, the first not above the second")
+            raise ValueError(f"{self.kind} needs low, high or both; low must not be above high")
         return self
 
     @abstractmethod

@@ -51,11 +51,11 @@ class Source(Settings):
     """A document that published figures or statements."""
 
     title: OneLine
-    author: OneLine | None = Field(None, description="whoever published it")
-    url: OneLine | None = Field(None, description="where")
+    author: OneLine | None = Field(None, description="person or organisation")
+    url: OneLine | None = Field(None, description="its address")
     platform: str
     backend: Annotated[str, one_of("backend", BACKENDS)] | None = Field(
-        None, description="the backend here that stands for its platform"
+        None, description="the backend here that matches its platform"
     )
 
 
@@ -139,7 +139,7 @@ class Bound(Settings):
     def _bounds_something(self) -> Bound:
         has_sides = math.isfinite(self.above) or math.isfinite(self.below)
         if has_sides == bool(self.at) or self.above >= self.below:
-            raise ValueError("must have above, below or both, above being less; or else at")
+            raise ValueError("must have above, below or both, with above < below; or at")
         return self
 
     def holds(self, value: float) -> bool:
@@ -188,19 +188,19 @@ class Claim(Entry):
     minimum_scale: MinimumScale
     """Minimum sizes of a study that can test the claim; a depth applies to single networks."""
     device: Annotated[str, one_of("device", DEVICES)] | None = Field(
-        None, description="what it speaks of; None: it says nothing of a device"
+        None, description="the device that it is about; None: no device in particular"
     )
     past_oracle: Flag = Field(
-        False, description="whether only networks that end better than the task's oracle speak for "
-        "it: of what one learns, a network that has learned less than that says little"
+        False, description="whether only networks that beat the task's oracle count as support: "
+        "others have learned too little to show what networks learn"
     )  # fmt: skip
     tests: Annotated[list[AnyTest], Field(default_factory=list)]
-    remark: OneLine = Field("", description="what a reader of the verdict has to know besides")
+    remark: OneLine = Field("", description="what else a reader of the verdict must know")
     untested: OneLine = Field(
         "what it needs is not part of this project yet", description="why there are no tests"
     )
     control: str | None = Field(
-        None, description="a study in which its tests are made again; these decide nothing"
+        None, description="a study that repeats its tests; these decide nothing"
     )
 
     @property
@@ -229,7 +229,7 @@ class Overhead(Settings):
     """The cost of a design according to its authors."""
 
     words: OneLine
-    url: OneLine = Field(description="where they say it")
+    url: OneLine = Field(description="address of their statement")
 
 
 class Worth(Settings):
@@ -238,7 +238,7 @@ class Worth(Settings):
     title: OneLine
     study: str
     task: OneLine = Field(description="its task in a word, as in 'On text, …'")
-    asked: OneLine = Field(description="the variant that most readers come for")
+    asked: OneLine = Field(description="the variant that interests most readers")
     overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
     """Overheads by variant; a study need not have all of them."""
 

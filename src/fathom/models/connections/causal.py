@@ -34,7 +34,7 @@ class Causal(Settings):
         if self.constraint.shape(3) != (3, 3):
             raise ValueError(
                 f"constraint: {self.constraint.kind} has no logit for each pair of layers; "
-                "take exp or sinkhorn"
+                "use exp or sinkhorn"
             )
         return self
 

@@ -39,7 +39,7 @@ def one_of_registry(what: str, registry: Registry[type[Settings]]) -> Any:  # no
 def _a_stream(value: object) -> object:
     """Check a stream before the union does, whose error would list each alternative."""
     if value not in get_args(Cycle) and (type(value) is not int or value < 0):
-        raise ValueError(f"must be a whole number from 0, cycle or cycle_blocks, but is {value!r}")
+        raise ValueError(f"must be 0 or more, cycle or cycle_blocks, but is {value!r}")
     return value
 
 

@@ -47,7 +47,7 @@ class Dense(Settings):
     @model_validator(mode="after")
     def _static_weights_are_one_set(self) -> Dense:
         if self.apart and self.weights == "static":
-            raise ValueError("apart: only weights: dynamic are of q, k and v; take false")
+            raise ValueError("apart: q, k and v need weights: dynamic; use false")
         return self
 
     def at(self, context: ConnectionContext) -> DenseConnection:

@@ -52,9 +52,9 @@ class DepthAttention(Settings):
     def _only_a_stream_has_a_gate(self) -> DepthAttention:
         """Raises ValueError for settings that exclude each other."""
         if self.stream and self.block_size is not None:
-            raise ValueError("block_size: with stream: true every output is a source; take null")
+            raise ValueError("block_size: with stream: true every output is a source; use null")
         if self.gate is not None and not self.stream:
-            raise ValueError("gate: reads have a factor with stream: true alone; take null")
+            raise ValueError("gate: reads have a factor only with stream: true; use null")
         return self
 
     def at(self, context: ConnectionContext) -> DepthAttentionConnection:
@@ -62,7 +62,7 @@ class DepthAttention(Settings):
         if context.width % self.heads:
             raise ConfigError(
                 f"depth_attention: width {context.width} is not divisible by heads {self.heads}; "
-                "take heads: 1"
+                "use heads: 1"
             )
         if self.apart is not None:
             refuse_without_attention("depth_attention", "apart: null", context)
@@ -74,7 +74,7 @@ def refuse_without_attention(kind: str, fix: str, context: ConnectionContext) ->
     if not context.takes_apart:
         raise ConfigError(
             f"{kind}: q, k and v are read apart, but functions of this network have one input; "
-            f"take {fix}, or around blocks of a transformer model.wrap: sublayer"
+            f"use {fix}, or for blocks of a transformer model.wrap: sublayer"
         )
 
 

@@ -38,11 +38,11 @@ class Frac(Settings):
         if context.width % self.fractions:
             raise ConfigError(
                 f"frac: width {context.width} cannot be cut into {self.fractions} equal parts; "
-                "take a multiple, or other fractions"
+                "use a multiple, or other fractions"
             )
         if context.has_residual:
             raise ConfigError(
-                "frac: a block adds to its input itself, which would count twice; take "
+                "frac: a block already adds its input, which would count twice; use "
                 "model.wrap: sublayer"
             )
         return FracConnection(self, context)

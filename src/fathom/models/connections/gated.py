@@ -50,8 +50,8 @@ class Gated(Settings):
         """The connection in a network. Raises ConfigError if f keeps its norm."""
         if not context.optional_norms:
             raise ConfigError(
-                "gated: what it reads is normed, so functions leave out their own norm, and those "
-                "of this network cannot; around blocks of a transformer take model.wrap: sublayer"
+                "gated: its reads are normed, so functions must omit their own norm, which this "
+                "network's cannot; for blocks of a transformer use model.wrap: sublayer"
             )
         return GatedConnection(self, context)
 

@@ -66,7 +66,7 @@ class TorchModule(Settings):
         known["settings"] = {**given, **rest}
         for name, value in known["settings"].items():
             if name in CONTEXT:
-                raise ValueError(f"{name}: the network says it; give your argument another name")
+                raise ValueError(f"{name}: the network sets it; give your argument another name")
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ class TorchModule(Settings):
         if not inspect.isclass(made):
             return _as_module(partial(made, **self._arguments(made, context, passed=2)))
         if not issubclass(made, torch.nn.Module):
-            raise ConfigError(f"{self.module} is no torch.nn.Module; make it a subclass")
+            raise ConfigError(f"{self.module} is not a torch.nn.Module; make it a subclass")
         arguments = self._arguments(made, context)
         # Not in inference mode: gradients may need its buffers later.
         with OwnCode(self.module), torch.random.fork_rng([]), torch.inference_mode(False):
@@ -98,7 +98,7 @@ class TorchModule(Settings):
             module = made(**arguments)
         for name, p in module.named_parameters():
             if p.is_complex():
-                raise ConfigError(f"{self.module}: {name} is complex; take torch.view_as_real")
+                raise ConfigError(f"{self.module}: {name} is complex; use torch.view_as_real")
         if has_verbs(module) or type(module).forward is not torch.nn.Module.forward:
             return module
         raise ConfigError(f"{self.module} has no forward(x0, functions), nor {', '.join(VERBS)}")
@@ -134,7 +134,7 @@ def _read(module: str) -> bytes:
     # Nor one in a hidden folder such as .venv, whose files are publicly known.
     if PurePath(file).is_absolute() or any(part[0] == "." for part in PurePath(file).parts):
         raise ConfigError(
-            f"module: {file} is outside of this folder, or hidden; copy it into this folder, or "
+            f"module: {file} is outside this folder, or hidden; copy it into this folder, or "
             "link to it"
         )
     try:
@@ -155,7 +155,7 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
     file, _, name = module.rpartition(":")
     content = _read(module)
     if _digest(content) != digest:
-        raise ConfigError(f"{file} is not the file of this training (hash {digest}); start again")
+        raise ConfigError(f"{file} differs from that of this training (hash {digest}); start again")
     loaded = ModuleType(f"{Path(file).stem}_{digest}")
     loaded.__file__ = file
     sys.modules[loaded.__name__] = loaded  # where dataclasses look up their own module
@@ -309,7 +309,7 @@ class ModuleConnection(Connection):
         import torch
 
         if not isinstance(x, torch.Tensor):
-            raise ConfigError(f"{self.settings.module} is a PyTorch module; take backend torch")
+            raise ConfigError(f"{self.settings.module} is a PyTorch module; use backend torch")
         place = x.device, x.dtype
         if place not in self._kept:
             with torch.inference_mode(False):

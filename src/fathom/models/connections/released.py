@@ -209,7 +209,7 @@ def of_release(
     if f"{prefix}{first.format(blocks)}" in weights or layers % names.functions:
         count = sum(f"{prefix}{first.format(i)}" in weights for i in range(len(weights)))
         raise ValueError(
-            f"the weights have {count} layers, each of {names.functions} functions; make the "
+            f"the weights have {count} layers, each of {names.functions} functions; build the "
             f"connection with layers={count * names.functions}"
         )
 

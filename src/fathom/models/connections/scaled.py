@@ -44,13 +44,13 @@ class Scaled(Settings):
         """The connection in a network. Raises ConfigError if f keeps its own residual or norm."""
         if context.has_residual:
             raise ConfigError(
-                "scaled: a block adds to its input itself, and has no sum left to scale; take "
+                "scaled: a block already adds its input, so no sum is left to scale; use "
                 "model.wrap: sublayer"
             )
         if self.norm.kind != "none" and not context.optional_norms:
             raise ConfigError(
-                "scaled: with a norm of the stream functions leave out their own, and those of "
-                "this network cannot; take norm: none"
+                "scaled: with a norm of the stream, functions must omit their own, which this "
+                "network's cannot; use norm: none"
             )
         return ScaledConnection(self, context)
 

@@ -327,7 +327,7 @@ def _expand(
     """All settings that a value stands for; `seen`: names that led to it."""
     if isinstance(value, str):
         if value in seen:
-            raise ConfigError(f"connection '{value}' is defined by itself")
+            raise ConfigError(f"connection '{value}' is defined by itself; name another")
         if value not in names:
             raise ConfigError(unknown("connection", value, names))
         return _expand(names[value], names, (*seen, value))

@@ -63,7 +63,9 @@ class Streams(Settings):
             stream = getattr(weights.start, "stream", 0)
             if isinstance(stream, str):
                 if key == "close.map":
-                    raise ValueError(f"close.map.start.stream: {stream} is for layers; name one")
+                    raise ValueError(
+                        f"close.map.start.stream: {stream} is for layers; use a number"
+                    )
             elif stream >= self.streams:
                 raise ValueError(
                     f"{key}.start.stream is {stream}, but the last of {self.streams} streams is "
@@ -96,8 +98,8 @@ class Streams(Settings):
         for key, component, wanted in parts:
             if component.shape(S) not in wanted:
                 raise ValueError(
-                    f"{key}: {component.kind} has no logits of each stream, which "
-                    "coefficients: dynamic_per_stream needs; take coefficients: dynamic"
+                    f"{key}: {component.kind} has no logits per stream, which "
+                    "coefficients: dynamic_per_stream needs; use coefficients: dynamic"
                 )
         return self
 
@@ -112,7 +114,7 @@ class Streams(Settings):
         for key, value in found.items():
             if key == "close.coefficients" or value in ("late", "last_pre"):
                 raise ValueError(
-                    f"{key}: {value} needs weights that depend on the streams; take coefficients: "
+                    f"{key}: {value} needs weights that depend on the streams; use coefficients: "
                     "dynamic"
                 )
         return self

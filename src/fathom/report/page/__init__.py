@@ -50,7 +50,7 @@ def write_page(
     check_numbers(templates)
     reports = {name: folder / name for name in reports_in(config, folder)}
     if not reports:
-        raise ConfigError(f"{folder}: has no report to make a page of; run: snakemake report")
+        raise ConfigError(f"{folder}: has no report for the page; run: snakemake report")
     tables = folder / "tables"
     docs = templates.parent.parent / "docs"
     documents = {f"{link_to(config, docs)}/{name}": docs / name for name in DOCUMENTS}
