@@ -36,7 +36,7 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=
             row("equivalent", 0.1, -0.3, 0.5),
             "equivalent within 5 % of the steps: 95 % interval −0.3 % to +0.5 %",
         ),
-        (row("the same", 1e-7, 0.9e-7, 1.1e-7), "the same but for rounding"),
+        (row("the same", 1e-7, 0.9e-7, 1.1e-7), "the same up to rounding"),
         (
             row("worse", 1639.0, 274.1, 7984.0),
             "worse by a factor of 17 (95 % interval +274 % to × 81)",

@@ -707,7 +707,7 @@ def effective_depths(*rows):
     marks = [(float(y), line.get_marker()) for line in ax.lines if line.get_marker() != "None"
              for y in line.get_ydata()]  # fmt: skip
     names = [text.get_text() for text in page.legends[0].get_texts()]
-    return marks, [name for name in names if name != "as deep as it is"]
+    return marks, [name for name in names if name != "effective depth = depth"]
 
 
 def test_effective_depths_outside_the_plain_range_are_drawn_at_the_edges():

@@ -115,9 +115,9 @@ def test_depth_is_answered_from_the_platform_that_has_it():
     [
         ((1.5, 1.5, 1.5), 0.5, "less", "worth 2.7"),
         ((0.5, 0.5, 0.5), 0.5, "as many", "worth 8"),
-        ((9.0, 9.0, 9.0), 0.5, "less", "worth less than 1 plain ones"),
-        ((0.1, 0.1, 0.1), 0.5, "more", "worth more than 8 plain ones"),
-        ((0.1, 0.1, 0.1), 1.5, "unknown", "worth more than 8 plain ones"),  # 4 layers are better
+        ((9.0, 9.0, 9.0), 0.5, "less", "worth less than 1 plain layers"),
+        ((0.1, 0.1, 0.1), 0.5, "more", "worth more than 8 plain layers"),
+        ((0.1, 0.1, 0.1), 1.5, "unknown", "worth more than 8 plain layers"),  # 4 layers are better
     ],
 )
 def test_effective_depth_compares_layers_with_plain_layers(ours, deepest, outcome, words):
@@ -156,8 +156,12 @@ def test_effective_depth_answers_per_variant_if_they_differ():
     ("outcomes", "outcome", "words"),
     [
         (["learned", "learned"], "all", "every run learns at 16 layers, the deepest tried"),
-        (["learned", "diverged"], "some", "every run learns at 8 layers, 1 of 1 fail at 16 layers"),
-        (["at chance", "learned"], "none", "1 of 1 fail at 8 layers"),
+        (
+            ["learned", "diverged"],
+            "some",
+            "every run learns at 8 layers, 1 of 1 runs fail at 16 layers",
+        ),
+        (["at chance", "learned"], "none", "1 of 1 runs fail at 8 layers"),
     ],
 )
 def test_a_limit_is_the_first_depth_at_which_a_run_fails(outcomes, outcome, words):
@@ -379,7 +383,7 @@ def test_every_outcome_has_an_answer(default_config, pytestconfig):
     ("old", "new", "said"),
     [
         ("    claim: gain-hc-exponential", "    claim: gain-hc", "unknown claim 'gain-hc'"),
-        ("      worse: no, it ends", "      wrose: no, it ends", "unknown outcome 'wrose'"),
+        ("      worse: no, worse", "      wrose: no, worse", "unknown outcome 'wrose'"),
         ("      worse: No, not", "      wrose: No, not", "unknown outcome 'wrose'"),
         ("  - question: *as-long", "  - question: Is it?", "unknown question 'Does mHC beat"),
         ("    part: text", "    part: texts", "headline.part: unknown part 'texts'"),

@@ -119,7 +119,7 @@ def test_worth_figure_is_of_the_first_platform() -> None:
     text = worth_figure(shown(ROWS), "text", LABELS, sizes)
     assert "](results/reference/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
     assert "*Text, 12 layers, 0.6 million parameters, 1000 steps, 5 seeds." in text
-    assert "on cpu with 64\nchannels, where it was timed." in text
+    assert "on cpu with 64\nchannels, if it was timed." in text
 
 
 # --- a user's own --------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ def test_a_cost_in_words(cost, told):
 
 
 SAVES = (
-    "The largest gain that is shown in this study of 12 layers on text, at "
-    "one learning rate for both, is that of mHC, cyclic "
-    "read: a plain network needs 1.25 times the steps (1.2 to 1.3) to end there, so 20 % are "
-    "saved. It pays if a step takes less than 1.25 times as long as a plain one"
+    "The largest significant gain in this study of 12 layers on text, at one learning rate for "
+    "both, is that of mHC, cyclic read: a plain network needs 1.25 times the steps (1.2 to 1.3) "
+    "for the same score, so 20 % of the steps are saved. It pays if a step takes less than 1.25 "
+    "times as long as a plain one"
 )
 COSTS_70 = f"{SAVES}; here it takes 1.7 times as long with 64 channels."
 NONE_PAYS = "No connection is shown to gain more than its steps cost here."
@@ -124,42 +124,41 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         ),
         (
             [row("altup", 1.4, rate="best rates"), row()],
-            f"{NONE_PAYS} {COSTS_70} {AT_BEST} these end better: altup.",
+            f"{NONE_PAYS} {COSTS_70} {AT_BEST} these are better: altup.",
         ),
         (
             [row("altup", rate="best rates", verdict="undecided"), row()],
-            f"{NONE_PAYS} {COSTS_70} {AT_BEST} none is shown to end better; the best mean is "
-            "altup, 20 % (17 to 23 %) of the steps saved, undecided.",
+            f"{NONE_PAYS} {COSTS_70} {AT_BEST} no connection is shown to be better; the best mean "
+            "is altup, 20 % (17 to 23 %) of the steps saved, undecided.",
         ),
         (
             [row("altup", 0.8, 0.5, 1.0, rate="best rates", verdict="worse"), row()],
-            f"{NONE_PAYS} {COSTS_70} {AT_BEST} none is shown to end better; the best mean is "
-            "altup, −25 % (−100 to 0 %) of the steps saved, worse than plain.",
+            f"{NONE_PAYS} {COSTS_70} {AT_BEST} no connection is shown to be better; the best mean "
+            "is altup, −25 % (−100 to 0 %) of the steps saved, worse than plain.",
         ),
         # A connection has a row at one rate, and one at best rates.
         (
             [row(cost=1.1), row(cost=1.1, rate="best rates")],
-            "Shown to gain more than their steps cost: mHC, cyclic read. "
-            f"{SAVES}; here it takes 1.1 times as long with 64 channels. {AT_BEST} these end "
+            "These connections gain more than their steps cost: mHC, cyclic read. "
+            f"{SAVES}; here it takes 1.1 times as long with 64 channels. {AT_BEST} these are "
             "better: mHC, cyclic read.",
         ),
         # An interval that includes the cost is not enough.
         (
             [row(cost=1.1), row("altup", 1.1, low=1.05, cost=1.05)],
-            "Shown to gain more than their steps cost: mHC, cyclic read. "
+            "These connections gain more than their steps cost: mHC, cyclic read. "
             f"{SAVES}; here it takes 1.1 times as long with 64 channels.",
         ),
         (
             [row(verdict="undecided", cost=NAN)],
-            "No connection is known to save steps of training in this study of 12 layers on text.",
+            "No connection is shown to save training steps in this study of 12 layers on text.",
         ),
         (
             [row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
-            "The largest gain that is shown in this study of 12 layers on text, at "
-            "one learning rate for both, is that of mHC, "
-            "cyclic read: a plain network needs at least 2 times the steps to end there, so at "
-            "least 50 % are saved. It pays if a step takes less than 2 times as long as a plain "
-            "one.",
+            "The largest significant gain in this study of 12 layers on text, at one learning rate "
+            "for both, is that of mHC, cyclic read: a plain network needs at least 2 times the "
+            "steps for the same score, so at least 50 % of the steps are saved. It pays if a step "
+            "takes less than 2 times as long as a plain one.",
         ),
     ],
 )
@@ -255,11 +254,11 @@ def test_report_begins_with_the_worth_of_connections(told):
     title, _, said, *_ = (folder / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     assert title == "# What is a residual connection worth?"
     assert said == (
-        f"{NONE_PAYS} The largest gain that is shown in this study of 8 layers on text, at "
-        "one learning rate for both, is that "
-        "of mhc: a plain network needs 1.41 times the steps (1.41 to 1.41) to end there, so 29 % "
-        "are saved. It pays if a step takes less than 1.41 times as long as a plain one; here it "
-        "takes 1.5 times as long with 16 channels, 1.1 times with 128."
+        f"{NONE_PAYS} The largest significant gain in this study of 8 layers on text, at one "
+        "learning rate for both, is that of mhc: a plain network needs 1.41 times the steps (1.41 "
+        "to 1.41) for the same score, so 29 % of the steps are saved. It pays if a step "
+        "takes less than 1.41 times as long as a plain one; here it takes 1.5 times "
+        "as long with 16 channels, 1.1 times with 128."
     )
     screen = first_screen(folder, published, config.labels)
     assert (screen.title, screen.advice) == (title.removeprefix("# "), said)

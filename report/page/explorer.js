@@ -130,10 +130,11 @@ function specOf(study, metric, view) {
     depth: { field: "depth", type: "quantitative", title: `${study.depth_unit}s`, axis: { values: depths }, scale },
   }[against];
   const plain = study.variants[study.plain]?.label;
+  const beside = { ratio: "ratio to", difference: "difference from" }[values];
   const y = {
     field: "y",
     type: "quantitative",
-    title: values === "own" ? metric.label : [metric.label, `${values} to ${plain}`],
+    title: values === "own" ? metric.label : [metric.label, `${beside} ${plain}`],
     scale: axis === "log" ? { type: "log" } : { zero: false },
     axis: { format: "~g", titleLimit: 400 },
   };
@@ -210,7 +211,7 @@ async function draw() {
   const told = new Set([...rows, ...broken].map(({ variant }) => variant));
   const absent = view.variants.filter((variant) => !told.has(variant));
   const notes = broken.map(({ words }) => `✕ ${words}`);
-  if (absent.length) notes.push(`No curve here: ${absent.map((one) => study.variants[one].label).join(", ")}`);
+  if (absent.length) notes.push(`Not drawn: ${absent.map((one) => study.variants[one].label).join(", ")}`);
   document.querySelector("#notes").replaceChildren(...notes.map((words) => element("li", words)));
 }
 

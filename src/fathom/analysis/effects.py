@@ -65,10 +65,10 @@ HIGHER, LOWER, ALIKE = "higher", "lower", "the same"
 PERCENT, POINTS = "%", "points"
 """Units of effects: the change of a positive score, and percentage points of a share."""
 
-AGAINST_PLAIN = "Does it end better than the plain residual network?"
+AGAINST_PLAIN = "Is the variant better than the plain residual network?"
 """The question for extra variants, and for all variants of a study without contrasts."""
 
-AT_BEST_RATE = "At each one's best rate, does it end better than the plain residual network?"
+AT_BEST_RATE = "Is the variant better than the plain residual network, each at its best rate?"
 """The question about variants with several learning rates."""
 
 COLUMNS = [

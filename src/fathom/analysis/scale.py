@@ -32,8 +32,6 @@ NOT_VARIED, OUTSIDE, CONFOUNDED = "not varied", "outside", "confounded"
 """Reasons for a missing coefficient: its factor is the same at all sizes; a multiplier is outside
 its ladder; its factor is collinear with others."""
 
-PLACE = ("study", "platform", "depth")
-
 Network = tuple[str, str, int, float]
 """Backend, the connection's settings, layers and channels."""
 
@@ -80,12 +78,12 @@ def sizes_table(
             row = told.get(tuple(labels[key] for key in (*KEY, "rate")))
             if row is None:  # without a common seed
                 continue
-            is_here = (valid[list(PLACE)] == [labels[key] for key in PLACE]).all(axis=1)
+            of_size = (valid["study"] == name) & (valid["depth"] == labels["depth"])
             found.append(
                 labels
                 | {"backend": Platform.parse(labels["platform"]).backend}
                 | _size(config, labels)
-                | _rates(config, name, valid[is_here])
+                | _rates(config, name, valid[of_size])
                 | _gain(pair, scores[name])
                 | {column: row[column] for column in OF_WORTH}
                 | {"pair": pair}
@@ -192,8 +190,8 @@ def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
     """The rates of a study's plain networks, and the rate of the lowest mean tuning loss.
 
-    Means are over the seeds that all rates have. A rate at which one of these runs diverged is not
-    the best one.
+    Means are over the platforms and seeds that all rates have. A rate at which one of these runs
+    diverged is not the best one.
     """
     settings, found = config.studies[study], defaultdict(dict)
     for run in runs.to_dict("records"):
@@ -202,9 +200,9 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
         is_rung = variant in settings.ladder_trainings
         if config.connection(study, variant).kind == "plain" and not (changed or is_rung):
             rate = settings.of(variant).optimizer.lr
-            found[rate][run["seed"]] = run.get("tuning_loss", math.nan)
+            found[rate][run["platform"], run["seed"]] = run.get("tuning_loss", math.nan)
     common = set.intersection(*map(set, found.values())) if found else set()
-    means = {rate: np.mean([losses[seed] for seed in common]) for rate, losses in found.items()}
+    means = {rate: np.mean([losses[one] for one in common]) for rate, losses in found.items()}
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
     best = min(known, key=known.__getitem__) if common and len(found) > 1 and known else math.nan
     return {"tried": " ".join(f"{rate:g}" for rate in sorted(found)), "best_tried": best}

@@ -126,11 +126,12 @@ def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> 
     plain = t_interval(finite)
     mean = plain.mean
     if plain.n and bounds == POSITIVE and (finite > 0).all():
-        # Relative to the first value, so that the mean of equal values is exact.
+        # Relative to the first value, so that the mean of equal values is exact; see also `log10`.
         unit = float(finite[0])
-        found = t_interval(np.log10(finite / unit))
-        logs = np.array([found.low, found.mean, found.high])
-        low, mean, high = map(float, unit * 10.0 ** logs.clip(-FARTHEST, FARTHEST))
+        ratios = (finite / unit).tolist()
+        found = t_interval(np.array([math.log10(v) if v else -math.inf for v in ratios]))
+        logs = np.clip([found.low, found.mean, found.high], -FARTHEST, FARTHEST)
+        low, mean, high = (unit * math.pow(10.0, log) for log in logs)
     else:
         low, high = (float(np.clip(end, *bounds)) for end in (plain.low, plain.high))
     return {"n": plain.n, "mean": mean, "sd": plain.sd, "low": low, "high": high}

@@ -154,9 +154,9 @@ RUN_METRICS = Registry(
             "grad_norm",
             unsteadiness,
             label="unsteadiness of the gradient norm\n(standard deviation of log10 ratios)",
-            definition="how unsteady the norm is: the standard deviation (n − 1) of "
-            "`log10(x_t / x_{t−1})` over steps. 0 for an exponential decay, whatever its rate. "
-            "None if a norm is not finite or not positive, or with fewer than three steps",
+            definition="unsteadiness of the norm: the standard deviation (n − 1) of "
+            "`log10(x_t / x_{t−1})` over steps. 0 for an exponential decay at any rate. No value "
+            "with fewer than three steps, or if a norm is not finite or not positive",
         ),
         "seconds": RunMetric(
             "elapsed_seconds", last, "sum of `step_seconds`", label="time of all steps (s)"
@@ -176,8 +176,8 @@ RUN_METRICS = Registry(
         "H_res_moved": RunMetric(
             "H_res_distance",
             moved,
-            "the last less the first, as an amount: H_res has moved at least so far from where it "
-            "started, mean over layers and entries; 0: it learned nothing",
+            "absolute difference of the last and the first value. H_res moved at least this far "
+            "from its start, in the mean over layers and entries; 0 if it learned nothing",
             always=False,
             label="movement of H_res since the start\n(change of mean |H_res − I|)",
         ),

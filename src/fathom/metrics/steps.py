@@ -279,7 +279,7 @@ def layers_that_matter(trained: Any) -> int | None:  # noqa: ANN401, upper layer
 
 
 BASE = (
-    "of the matrices that the constraint makes of the learned logits alone, without a gate or a "
+    "of the matrices that the constraint makes from the learned logits alone, without a gate or a "
     "dynamic part; mean over the first, the middle and the last block"
 )
 
@@ -300,8 +300,8 @@ STEP_METRICS = Registry(
         "step": StepMetric("step", "number of the step, from 0", whole=True),
         "loss": StepMetric(
             "loss",
-            "what training minimises, over the step's batch: the mean cross-entropy in nats, "
-            "unless the task has a loss of its own",
+            "training loss on the step's batch: the mean cross-entropy in nats, unless the task "
+            "has a loss of its own",
             loss,
             bounds=POSITIVE,
             shown="loss {:.4g}",
@@ -316,8 +316,8 @@ STEP_METRICS = Registry(
         ),
         "nonfinite_event": StepMetric(
             "non-finite step",
-            "1 if the loss or any logit is not finite, else 0. A gradient that is not finite "
-            "is no event",
+            "1 if the loss or any logit is not finite, else 0. A non-finite gradient does not "
+            "count",
             nonfinite_event,
             whole=True,
             bounds=SHARE,
@@ -339,15 +339,15 @@ STEP_METRICS = Registry(
         ),
         "stream_similarity": StepMetric(
             "similarity of streams",
-            "mean cosine over pairs of streams and positions, after the last layer; 1: all point "
-            "the same way",
+            "mean cosine similarity over pairs of streams and positions, after the last layer; 1: "
+            "all streams have the same direction",
             bounds=COSINE,
         ),
         **{
             f"readout_share_{stream}": StepMetric(
                 f"share of stream {stream} in the output",
-                "what the stream adds to the sum of streams that becomes the output, along that "
-                "sum; the shares of all streams add up to 1",
+                "share of the stream's term in the output o, a sum over streams: "
+                "`⟨term, o⟩ / ⟨o, o⟩`; the shares of all streams sum to 1",
                 readout_share_of(stream),
             )
             for stream in range(MOST_SHARES)
@@ -369,7 +369,7 @@ STEP_METRICS = Registry(
         **{
             f"{line}_error_log10": StepMetric(
                 f"largest |log10 |{line} sum||\nof the product of H_res",
-                f"how far the {line}s of the composite are from summing to one",
+                f"largest `|log10 |{line} sum||` of the composite; 0 if every {line} sums to one",
                 of_gain(f"{line}_error"),
                 bounds=POSITIVE,
             )
@@ -377,13 +377,13 @@ STEP_METRICS = Registry(
         },
         "amax_forward_largest_log10": StepMetric(
             "log10 of the largest forward Amax\nof a position",
-            "dynamic connections: the largest forward Amax over the positions of the batch's first "
-            "example, each with its own matrices",
+            "dynamic connections: `log10` of the largest forward Amax over the positions of the "
+            "batch's first example; each position has its own matrices",
             of_gain_of_one("amax_forward"),
         ),
         "amax_backward_largest_log10": StepMetric(
             "log10 of the largest backward Amax\nof a position",
-            "the same, backward",
+            "dynamic connections: `log10` of the largest backward Amax over these positions",
             of_gain_of_one("amax_backward"),
         ),
         **{
@@ -397,36 +397,36 @@ STEP_METRICS = Registry(
         },
         "base_diagonal": StepMetric(
             "mean diagonal\nof the learned matrices",
-            f"mean entry of the diagonal {BASE}",
+            f"mean diagonal entry {BASE}",
             base_diagonal,
         ),
         "gate_first": StepMetric(
             "gate of the first layer",
-            "g of the first function that a connection wraps, undisturbed",
+            "g of the first wrapped function, without noise",
             gate_first,
             bounds=SHARE,
         ),
         "gate_mean": StepMetric("mean gate", "g, mean over layers", gate_mean, bounds=SHARE),
         "gate_largest": StepMetric(
-            "largest gate", "g, the largest of all layers", gate_largest, bounds=SHARE
+            "largest gate", "g, maximum over layers", gate_largest, bounds=SHARE
         ),
         "stream_embedding_similarity": StepMetric(
             "similarity of the\nstream embedding",
-            "mean cosine over pairs of the vectors that are added to the streams at first: a "
-            "parameter, no activation",
+            "mean cosine similarity over pairs of the vectors that are added to the initial "
+            "streams: of parameters, not of activations",
             bounds=COSINE,
         ),
         "H_res_distance": StepMetric(
             "distance of H_res from the identity\n(mean |H_res − I|)",
             "distance of H_res from the identity: `|H_res − I|`, mean over layers and entries; "
-            "where H_res is dynamic, of its means over positions. What it is at the first step is "
-            "where the scheme starts, and nothing learned",
+            "a dynamic H_res is first averaged over positions. Its value at the first step is the "
+            "start of the scheme, which is not learned",
             H_res_distance,
             bounds=POSITIVE,
         ),
         "score_without_block": StepMetric(
             "score without the block",
-            "the study's score of the network without one block: its functions add nothing; of "
+            "the study's score without one block, whose functions then add nothing; only in "
             "studies with `leave_out_blocks`",
             score_without_block,
             when="last step",
@@ -435,8 +435,8 @@ STEP_METRICS = Registry(
         ),
         "layers_that_matter": StepMetric(
             "layers that matter",
-            f"how many blocks make the score worse by more than {100 * MATTERS:g} % of its "
-            "distance to chance where they are left out",
+            f"number of blocks without which the score is worse by more than {100 * MATTERS:g} % "
+            "of its distance to chance",
             layers_that_matter,
             when="last step",
             whole=True,
@@ -445,7 +445,7 @@ STEP_METRICS = Registry(
         ),
         "nonfinite_total": StepMetric(
             "non-finite steps so far",
-            "events up to and including this step",
+            "number of non-finite steps up to and including this one",
             whole=True,
             bounds=POSITIVE,
         ),

@@ -42,7 +42,7 @@ def after_looking(row: Mapping[str, Any]) -> str:
 def _describe(row: Mapping[str, Any], of: str) -> str:
     verdict = row["verdict"]
     if verdict == ALIKE:
-        return f"{verdict} but for rounding"
+        return f"{verdict} up to rounding"
     if verdict not in (EQUIVALENT, UNDECIDED):
         size = format_effect(abs(row["effect"]), row).removeprefix("+")
         size = size.replace("× ", "a factor of ")

@@ -103,6 +103,6 @@ def passes(config: Config, cell: Cell) -> dict[str, np.ndarray]:
     positive = ops.exp(logits)[0]
     return {
         "exp of the logits": positive,
-        "each row over its sum": positive / positive.sum(axis=1, keepdims=True),
+        "rows divided by their sums": positive / positive.sum(axis=1, keepdims=True),
         "after all passes": scheme.H_res.matrix(ops, logits, scheme.streams, problem.spec.depth)[0],
     }

@@ -192,10 +192,11 @@ def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[C
     yield Check(COST, f"{number(cost)} times the plain network's time", value=cost)
     ours, theirs = (count_step(p).operations for p in (problem, plain))
     yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
-    by_layer = {"its": problem, "plain": plain}
+    by_layer = {"connection": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
-    yield Check("gradients by layer", f"first and last layer over the mean: {'; '.join(told)}")
+    ends = f"first and last layer, relative to the mean: {'; '.join(told)}"
+    yield Check("gradients by layer", ends)
 
 
 def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:

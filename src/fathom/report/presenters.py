@@ -32,7 +32,7 @@ SCORE = "score"
 MIXING = tasks.Table(
     "What H_res learned",
     ("H_res_distance_final", "H_res_moved"),
-    "A scheme may start far from the identity: only what has moved was learned.",
+    "A scheme may start far from the identity; only the movement of H_res is learned.",
 )
 LAYERS = tasks.Table("Layers that matter", ("layers_that_matter",))
 """Metrics of studies whose schemes mix streams, and of studies with `leave_out_blocks`."""

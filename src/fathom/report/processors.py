@@ -72,8 +72,8 @@ def processors_table() -> str:
     made_on = on.groupby(platforms["platform"]).agg(set)
     again = pd.concat([read_table(FILE), _on_gpus(cells, platforms)])
     rows = moved(again, cells, summary, units, made_on)
-    head = ("network", "study", "trained again on", "seeds", "a run moves by at most",
-            "their mean by", "95 % interval over seeds")  # fmt: skip
+    head = ("network", "study", "trained again on", "seeds", "largest change of a run",
+            "change of the mean", "95 % interval over seeds")  # fmt: skip
     lines = []
     for row in rows.dropna(subset=["half"]).to_dict("records"):  # else every run diverged
         unit = tasks.presentation(config.studies[row["study"]].task).depth_unit
@@ -89,7 +89,7 @@ def processors_table() -> str:
     table = markdown_table(head, lines, numbers=4)
     left = ", ".join(f"`{name}`" for name in config.studies if name not in set(rows["study"]))
     others = f"\nNo network of these studies was trained again: {left}.\n" if left else ""
-    return f"Made on {where}, and trained again elsewhere:\n\n{table}{others}"
+    return f"The kept runs are from {where}. The table compares other machines:\n\n{table}{others}"
 
 
 def _on_gpus(cells: pd.DataFrame, platforms: pd.DataFrame) -> pd.DataFrame:

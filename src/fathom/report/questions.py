@@ -226,7 +226,11 @@ def of_limit(question: Limit, results: Results) -> Found | None:
     row = study.rows_of(question.variant, at)[0]
     lost, n = study.failed(question.variant, at)
     trained = f"every run learns at {study.count_layers(deepest)}" if deepest else ""
-    fails = f"{lost} of {n} fail at {study.count_layers(failed)}" if failed else "the deepest tried"
+    fails = (
+        f"{lost} of {n} runs fail at {study.count_layers(failed)}"
+        if failed
+        else "the deepest tried"
+    )
     text = ", ".join(filter(None, (trained, fails)))
     outcome = "all" if not failed else "some" if deepest else "none"
     return Found(outcome, [Evidence(text, f"tables/summary.csv#L{row['line']}")])
@@ -271,7 +275,8 @@ def _worth(row: Record, study: StudyPresenter, name: str) -> tuple[str, str]:
         is_less, is_more = high < own and not row["high_open"], low > own
         outcome = "less" if is_less else "more" if is_more else "as many"
         outcome = outcome if has_interval else "unknown"
-    return outcome, f"{study.count_layers(own)} of {name} are worth {text} plain ones"
+    own_layers = f"{study.count_layers(own)} of {name}"
+    return outcome, f"{own_layers} are worth {text} plain {study.depth_label}"
 
 
 def _layers(count: float) -> str:
@@ -393,8 +398,8 @@ def of_shares(question: Shares, results: Results) -> Found | None:
     first = decides[0] if decides else max(results.shares, key=lambda row: row["median"])
     text = ", ".join(f"{row['factor']} {percent(row['median'])}" for row in results.shares)
     evidence = Evidence(
-        f"of the variance of the log training loss in the median cell: {text}; the recipes' losses "
-        f"there: {number(first['loss_low'], 2)} and {number(first['loss_high'], 2)}",
+        f"share of the variance of the log training loss in the median cell: {text}; losses of the "
+        f"two recipes: {number(first['loss_low'], 2)} and {number(first['loss_high'], 2)}",
         f"tables/variance_summary.csv#L{first['line']}",
     )
     return Found(decides[0]["factor"] if decides else "none", [evidence])

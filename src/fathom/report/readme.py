@@ -57,11 +57,11 @@ def worth_figure(
 ![{ALT}]({file.as_posix()})
 
 *{task.capitalize()}, {row["depth"]:g} layers, {size}, {seeds} seeds. Dot: the step multiplier, with
-its 95 % interval: the factor by which a plain network has to train longer to end at the same loss.
-Bar: the time of a step over that of the plain network, on {machine} with {row["width"]:g}
-channels, where it was timed. A connection pays where its dot is right of its bar. Undecided:
-neither better nor worse after the correction for many comparisons, nor equivalent; an interval is
-drawn without that correction, so one may exclude 1.*
+its 95 % interval: the factor by which a plain network has to train longer to reach the same loss.
+Bar: the time of a step relative to the plain network's, on {machine} with {row["width"]:g}
+channels, if it was timed. A connection pays if its dot is right of its bar. Undecided: neither
+better, worse nor equivalent after the correction for many comparisons. Intervals are drawn without
+that correction, so an undecided one may exclude 1.*
 """
 
 
@@ -104,7 +104,7 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
 Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the plain network's
 training steps that a connection saves, with its 95 % interval over seeds
 ([definition](docs/definitions.md#worth), [study]({study})).
-{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These end significantly better
+{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These are significantly better
 or worse:
 
 {worth_table(told, labels)}

@@ -24,13 +24,13 @@ LONG, LEAST_GAIN = 12_000, 0.01
 """Least steps of a long training, and least gain in nats that is no early speed-up alone."""
 
 SAID = {
-    GROWS: "grows",
-    SHRINKS: "shrinks",
-    UNDECIDED: "is undecided",
-    OUTSIDE: "has no fit, since a seed is outside of the ladder,",
-    CONFOUNDED: "has no fit, since other factors vary alike,",
+    GROWS: "grows for {}",
+    SHRINKS: "shrinks for {}",
+    UNDECIDED: "is undecided for {}",
+    OUTSIDE: "has no fit for {}: a seed is outside the ladder",
+    CONFOUNDED: "has no fit for {}: factors vary together",
 }
-"""Words for each verdict of the fit."""
+"""Words for each verdict of the fit, with a place for the names of designs."""
 
 
 class ScalePresenter(NamedTuple):
@@ -85,14 +85,12 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
         return None
     backend = Counter(row["backend"] for row in rows).most_common(1)[0][0]
     rows = [row for row in rows if row["backend"] == backend]
-    # Rates may have been tried on one of several platforms.
-    by_tried = sorted(rows, key=lambda row: len(row["tried"].split()))
-    of_size = {(row["study"], row["depth"]): row for row in by_tried}
+    of_size = {(row["study"], row["depth"]): row for row in rows}
     designs = dict.fromkeys(sizes["design"])
     by_design = [row for design in designs for row in rows if row["design"] == design]
     told = [row for row in records(fits) if row["backend"] == backend]
     return ScalePresenter(
-        sorted(of_size.values(), key=lambda row: (row["parameters"], row["steps"])),
+        [*of_size.values()],
         by_design,
         {design: [row for row in told if row["design"] == design] for design in designs},
     )
@@ -114,7 +112,7 @@ def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
             if factors:
                 found.setdefault((words, factors), []).append(labels.get(design, design))
     return " ".join(
-        f"With more {list_words(factors)} the step multiplier {words} for {list_words(names)}."
+        f"With more {list_words(factors)} the step multiplier {words.format(list_words(names))}."
         for (words, factors), names in found.items()
     )
 
@@ -139,7 +137,7 @@ def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note
             f"{labels.get(variant, variant)} {join_values(map(_point_words, points))}"
             for variant, points in entry.points.items()
         ]
-        words = f"nats below a plain network (data: {entry.data}), by million parameters: "
+        words = f"nats below a plain network (data: {entry.data}), by millions of parameters: "
         note = Note(source=entry.source, statement=f"{words}{'; '.join(by_variant)}.")
         found.append(note)
     return found
@@ -147,5 +145,5 @@ def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note
 
 def _point_words(point: SizePoint) -> str:
     spread = f" ± {point.spread:g}" if point.spread else ""
-    seeds = f" of {point.seeds} seeds" if point.seeds > 1 else ""
+    seeds = f" ({point.seeds} seeds)" if point.seeds > 1 else ""
     return f"{point.below:g}{spread}{seeds} at {point.parameters / 1e6:,.10g}"

@@ -76,7 +76,7 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         paid = dict.fromkeys(
             _label(row, labels) for row in rows if compare_cost(row, "cost") == "above"
         )
-        told = f"Shown to gain more than their steps cost: {', '.join(paid)}"
+        told = f"These connections gain more than their steps cost: {', '.join(paid)}"
         sentences = [
             told if paid else "No connection is shown to gain more than its steps cost here"
         ]
@@ -85,7 +85,7 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         if row["variant"] == above.asked and row["rate"] == ONE_RATE and row is not best:
             sentences.append(_asked(row, labels))
     if best is None:
-        sentences.append(f"No connection is known to save steps of training {of_study}")
+        sentences.append(f"No connection is shown to save training steps {of_study}")
     else:
         sentences += _gain(best, of_study, labels)
     if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
@@ -94,7 +94,8 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         mean = (
             f"the best mean is {_label(first, labels)}, {saved_in_words(first)}, {_verdict(first)}"
         )
-        told = f"these end better: {names}" if names else f"none is shown to end better; {mean}"
+        none = f"no connection is shown to be better; {mean}"
+        told = f"these are better: {names}" if names else none
         sentences.append(f"With each network at its own best learning rate, {told}")
     return ". ".join([*sentences, ""]).strip()
 
@@ -126,9 +127,9 @@ def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
     limit = f"It pays if a step takes less than {times} times as long as a plain one"
     costs = _times(row)
     return [
-        f"The largest gain that is shown {of_study}, at one learning rate for both, is that of "
+        f"The largest significant gain {of_study}, at one learning rate for both, is that of "
         f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
-        f"to end there, so {least}{saved} are saved",
+        f"for the same score, so {least}{saved} of the steps are saved",
         f"{limit}; here it takes {costs}" if costs else limit,
     ]
 

@@ -135,8 +135,8 @@ STEP_METRICS = Registry(
         ),
         "overflow_depth": StepMetric(
             "first block with a non-finite input",
-            "in a network of 100 layers, otherwise the cell's, at its initial parameters and "
-            "on its first batch, the first block, from 0, with an input not finite; null if none",
+            "first block, from 0, with a non-finite input; null if there is none. Measured on the "
+            "first batch in the cell's untrained network, but with 100 layers",
             overflow_depth,
             when="first step",
             whole=True,
@@ -145,8 +145,8 @@ STEP_METRICS = Registry(
         ),
         "test_accuracy": StepMetric(
             "test accuracy",
-            "share of all test images whose largest logit is their class; logits that are not "
-            "finite name none",
+            "share of all test images whose class has the largest logit; non-finite logits count "
+            "as wrong",
             test_accuracy,
             when="last step",
             shown="test accuracy {:.4f}",
@@ -155,7 +155,7 @@ STEP_METRICS = Registry(
         ),
         "mixing_row_error": StepMetric(
             "largest |row sum − 1|",
-            "causal connections: largest distance from 1 of a row's sum of the whole matrix",
+            "causal connections: largest distance from 1 of a row sum of the whole matrix",
             mixing_row_error,
             when="last step",
             optional=True,
@@ -163,7 +163,7 @@ STEP_METRICS = Registry(
         ),
         "mixing_column_error": StepMetric(
             "largest |column sum − 1|",
-            "the same of a column's sum",
+            "causal connections: largest distance from 1 of a column sum of the whole matrix",
             mixing_column_error,
             when="last step",
             optional=True,
@@ -171,8 +171,8 @@ STEP_METRICS = Registry(
         ),
         "weights_column_error": StepMetric(
             "largest |column sum − 1|\nof the weights read with",
-            "causal connections: the same of the weights that layers read with, whose rows sum "
-            "to one",
+            "causal connections: largest distance from 1 of a column sum of the weights with which "
+            "layers read; their rows sum to one",
             weights_column_error,
             when="last step",
             optional=True,
@@ -180,8 +180,8 @@ STEP_METRICS = Registry(
         ),
         "weights_difference": StepMetric(
             "largest difference from unconstrained weights",
-            "causal connections: the largest difference of a weight that layers read with from "
-            "what exp alone makes of the same logits; 0 without a constraint",
+            "causal connections: largest difference between a weight with which layers read and "
+            "that of exp of the same logits; 0 without a constraint",
             weights_difference,
             when="last step",
             optional=True,
@@ -311,7 +311,7 @@ PRESENTATION = Presentation(
     tables=(
         Table("First weight", ("grad_norm_stem_max",)),
         Table(
-            "Overflow", ("overflow_depth",), note="In an untrained network of the published depth."
+            "Overflow", ("overflow_depth",), note="Of an untrained network of the published depth."
         ),
         Table(
             "Matrices over depth",

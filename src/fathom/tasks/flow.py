@@ -291,7 +291,7 @@ STEP_METRICS = Registry(
         "excess_loss": StepMetric(
             "excess loss (squared distance)",
             "mean squared distance of the learned velocity from the exact one, at held-out points: "
-            "the held-out loss less the part that no network can remove",
+            "the held-out loss minus its irreducible part",
             excess_loss,
             when="evaluations",
             shown="excess {:.4g}",
@@ -299,16 +299,15 @@ STEP_METRICS = Registry(
         ),
         "energy_distance": StepMetric(
             "energy distance",
-            f"energy distance from the density after {USUAL_STEPS} Euler steps from noise: of "
-            f"{STARTS} points that were moved, from at least {REFERENCE} points of the density. "
-            "Both are evenly spread",
+            f"energy distance of {STARTS} points, after {USUAL_STEPS} Euler steps from noise, to "
+            f"at least {REFERENCE} points of the density. Both sets are evenly spread",
             energy_distance,
             when="last step",
             bounds=POSITIVE,
         ),
         "energy_distance_by_steps": StepMetric(
             "energy distance",
-            "the same energy distance",
+            "energy distance of generated points to the density",
             energy_distance_by_steps,
             when="last step",
             along="number of Euler steps",
@@ -316,7 +315,7 @@ STEP_METRICS = Registry(
         ),
         "exact_energy_distance_by_steps": StepMetric(
             "energy distance of the exact velocity",
-            "the same of the exact velocity, which is the same in every run",
+            "energy distance of the exact velocity's points to the density, equal in all runs",
             exact_energy_distance_by_steps,
             when="last step",
             along="number of Euler steps",
@@ -325,8 +324,8 @@ STEP_METRICS = Registry(
         ),
         "norm_by_time": StepMetric(
             "mean |x|",
-            f"mean norm of {STARTS} points that begin as noise, while the flow is repeated, in "
-            f"{USUAL_STEPS} Euler steps each time",
+            f"mean norm of {STARTS} points that begin as noise while the flow is repeated, with "
+            f"{USUAL_STEPS} Euler steps for each repetition",
             norm_by_time,
             when="last step",
             along="time",
@@ -334,7 +333,7 @@ STEP_METRICS = Registry(
         ),
         "exact_norm_by_time": StepMetric(
             "mean |x| of the exact velocity",
-            "the same mean norm of the exact velocity, which is the same in every run",
+            "this mean norm for the exact velocity, equal in all runs",
             exact_norm_by_time,
             when="last step",
             along="time",
@@ -404,8 +403,8 @@ PRESENTATION = Presentation(
         Table(
             "Samples",
             ("energy_distance",),
-            note="The exact velocity is not at zero either: Euler steps and finitely many points "
-            "leave what the figure shows dotted.",
+            note="The exact velocity has a positive energy distance too, from Euler steps and "
+            "finitely many points: dotted in the figure.",
         ),
     ),
     figures=("loss_comparison", "score", "samples", "distance_by_steps", "drift"),

@@ -286,8 +286,8 @@ STEP_METRICS = Registry(
     {
         "bayes_accuracy": StepMetric(
             "Bayes-optimal accuracy",
-            "share of the held-out nodes that belief propagation names rightly, given how graphs "
-            "are drawn",
+            "share of the held-out nodes that belief propagation classifies correctly, given the "
+            "distribution of graphs",
             bayes_accuracy,
             when="first step",
             bounds=SHARE,
@@ -303,8 +303,8 @@ STEP_METRICS = Registry(
         ),
         "bayes_accuracy_by_round": StepMetric(
             "Bayes-optimal accuracy",
-            "share of the held-out nodes that belief propagation names rightly after so many "
-            "rounds, from what is so many links away",
+            "share of the held-out nodes that belief propagation classifies correctly after n "
+            "rounds, from nodes up to n links away",
             bayes_accuracy_by_round,
             when="first step",
             along="rounds of belief propagation",
@@ -313,8 +313,8 @@ STEP_METRICS = Registry(
         ),
         "node_accuracy": StepMetric(
             "accuracy on held-out nodes",
-            "share of the held-out nodes whose largest logit is their community; logits that are "
-            "not finite name none",
+            "share of the held-out nodes whose community has the largest logit; non-finite logits "
+            "count as wrong",
             node_accuracy,
             when="evaluations",
             shown="accuracy {:.3f}",
@@ -330,7 +330,7 @@ STEP_METRICS = Registry(
         ),
         "dirichlet_energy": StepMetric(
             "Dirichlet energy of the\nlast features, normalised",
-            "Dirichlet energy of what leaves the last block, over its squared length; 0: all "
+            "Dirichlet energy of the output of the last block, divided by its squared norm; 0: all "
             "nodes have the same features, up to their degrees",
             dirichlet_energy_last,
             when="last step",
@@ -338,8 +338,8 @@ STEP_METRICS = Registry(
         ),
         "dirichlet_energy_by_block": StepMetric(
             "Dirichlet energy, normalised",
-            "Dirichlet energy of what enters each block, and of what leaves the last, over its "
-            "squared length",
+            "Dirichlet energy of the input of each block and the output of the last, divided by "
+            "its squared norm",
             dirichlet_energy_by_block,
             when="last step",
             along="blocks passed",

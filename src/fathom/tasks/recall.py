@@ -153,17 +153,17 @@ STEP_METRICS = Registry(
             bounds=POSITIVE,
         ),
         "recall_accuracy": StepMetric(
-            "answers right",
-            "share of the answers to the held-out sequences of K pairs that are right; logits that "
-            "are not finite give none",
+            "held-out accuracy",
+            "share of correct answers to the held-out sequences of K pairs; non-finite logits "
+            "count as wrong",
             recall_accuracy,
             when="evaluations",
             bounds=SHARE,
             finite=True,
         ),
         "recall_accuracy_by_pairs": StepMetric(
-            "answers right",
-            "share of the answers that are right, to held-out sequences of 1, 2, 4, … and K pairs",
+            "held-out accuracy",
+            "share of correct answers to held-out sequences of 1, 2, 4, … and K pairs",
             recall_accuracy_by_pairs,
             when="last step",
             along="pairs in the sequence",

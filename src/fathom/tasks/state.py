@@ -158,7 +158,7 @@ STEP_METRICS = Registry(
     {
         "state_loss": StepMetric(
             "held-out loss (nats)",
-            "mean cross-entropy on the held-out words of a group, all positions alike, in nats",
+            "mean cross-entropy over all positions of the held-out words of a group, in nats",
             state_loss,
             when="evaluations",
             shown="held-out loss {:.4g}",
@@ -166,8 +166,8 @@ STEP_METRICS = Registry(
         ),
         "state_accuracy": StepMetric(
             "held-out accuracy",
-            "share of the products along the held-out words that are named right; logits that are "
-            "not finite name none",
+            "share of correct products over all positions of the held-out words; non-finite logits "
+            "count as wrong",
             state_accuracy,
             when="evaluations",
             bounds=SHARE,
@@ -175,7 +175,7 @@ STEP_METRICS = Registry(
         ),
         "state_accuracy_by_position": StepMetric(
             "held-out accuracy",
-            "share of the held-out words whose product is named right at each position",
+            "share of the held-out words whose product is correct at each position",
             state_accuracy_by_position,
             when="last step",
             along="position in the sequence",
@@ -184,7 +184,7 @@ STEP_METRICS = Registry(
         ),
         "states_tracked": StepMetric(
             "states tracked",
-            f"the longest prefix of positions whose accuracies all pass {TRACKED}",
+            f"length of the longest prefix of positions with accuracies above {TRACKED}",
             states_tracked,
             when="last step",
             whole=True,

@@ -208,15 +208,15 @@ STEP_METRICS = Registry(
         ),
         "tuning_loss": StepMetric(
             "tuning loss (nats)",
-            "mean cross-entropy on held-out windows between those of the validation loss, in nats: "
-            "what rates are chosen by",
+            "mean cross-entropy on held-out windows between those of the validation loss, in nats; "
+            "rates are chosen by it",
             tuning_loss,
             when="last step",
             bounds=POSITIVE,
         ),
         "characters_per_byte": StepMetric(
             "characters per byte",
-            "of the held-out text in UTF-8",
+            "characters per byte of the held-out text in UTF-8",
             characters_per_byte,
             when="last step",
             bounds=POSITIVE,
@@ -236,7 +236,7 @@ RUN_METRICS = Registry(
         "validation_bpc_min": RunMetric(
             "validation_loss",
             in_bits(smallest),
-            "the same of the best evaluation",
+            "bits per character of the best evaluation",
             label="best validation\n(bits per character)",
         ),
         "validation_bpb": RunMetric(
@@ -285,7 +285,7 @@ SCORE = Score(
     label="held-out loss",
     unit="bits per character",
     chance=lambda spec: math.log2(spec.model.vocab),
-    oracle=Oracle("a trigram model, which only counts", "trigram_bpc"),
+    oracle=Oracle("a trigram model", "trigram_bpc"),
 )
 
 PRESENTATION = Presentation(

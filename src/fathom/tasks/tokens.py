@@ -77,7 +77,7 @@ STEP_METRICS = Registry(
         ),
         "overflow_layer": StepMetric(
             "first block whose norm overflows",
-            "the first block, from 0, whose input has, in float64, a variance above the largest "
+            "first block, from 0, whose input has a variance (in float64) above the largest "
             "float32, so that its first layer norm overflows; null if there is none",
             overflow_layer,
             when="first step",
@@ -94,7 +94,7 @@ STEP_METRICS = Registry(
         ),
         "exact_loss": StepMetric(
             "loss over all sequences (nats)",
-            "mean cross-entropy over all V sequences that there are, in nats",
+            "mean cross-entropy over all V possible sequences, in nats",
             exact_loss,
             when="evaluations",
             shown="exact loss {:.4g}",

@@ -217,7 +217,7 @@ STEP_METRICS = Registry(
         ),
         "answer_accuracy": StepMetric(
             "held-out accuracy",
-            "share of the held-out answers whose logit is the largest",
+            "share of the held-out answers that have the largest logit",
             answer_accuracy,
             when="evaluations",
             shown="accuracy {:.3f}",

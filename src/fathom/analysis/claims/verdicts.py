@@ -229,13 +229,13 @@ def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
 
 
 def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
-    """A text per study: its best mean score, as in 'held-out loss 3.05 for 2.9, that of …'."""
+    """A text per study: its best mean score, as in 'held-out loss 3.05 against 2.9 of …'."""
     for study, runs in short.groupby("study", sort=False):
         score = evidence.scores[study]
         means = runs.groupby(CELL)["score"].mean()
         best = means.min() if score.better == "lower" else means.max()
         oracle, level = score.oracle.label, runs[score.oracle.level].mean()
-        yield f"{score.label} {best:.3g} for {level:.3g}, that of {oracle}"
+        yield f"{score.label} {best:.3g} against {level:.3g} of {oracle}"
 
 
 def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:

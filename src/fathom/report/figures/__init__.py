@@ -195,12 +195,14 @@ def _figure_of_metric(name: str) -> Declaration | None:
     elif run and run.averaged:
         reads = ("summary", "cells", "score", "title")
         draw = functools.partial(panels.against_depth, metric=name)
-        points = "A dot is a seed, a marker the mean"
+        points = "A dot is a run, a marker the mean over seeds"
         if name in tasks.times():
             reads = ("times", "score", "title")
             draw = lambda times, **others: panels.against_depth(times, name, **others)  # noqa: E731
             points = "A marker is the mean over seeds, with its 95 % interval"
-        caption = f"{title} against depth: {run.definition}. {points}; a cross: a run diverged."
+        caption = (
+            f"{title} against depth: {run.definition}. {points}. A cross marks a run that diverged."
+        )
     else:
         return None
     axis = step.along if step else ""

@@ -45,19 +45,19 @@ LETTER, SPACE = 0.22, 0.12
 
 @figure
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
-    """What does each single change do? The effect on the score, seed by seed.
+    """How does each single change affect the score? Differences at the same seeds.
 
-    Mean over seeds and 95 % interval, in % of a loss or in percentage points of an accuracy, on an
-    axis that is logarithmic beyond 2. Black: the effect is significant, beside all others of the
-    study. Hollow: the sides differ in several settings. Pairs that end the same but for rounding
-    are left out.
+    A marker is the mean over seeds, a bar its 95 % interval, in % of a loss or in percentage points
+    of an accuracy. The axis is logarithmic beyond 2. Black: the effect is significant after the
+    correction for all comparisons of the study. Hollow: the two variants differ in several
+    settings. Pairs whose scores differ only by rounding are left out.
     """
     rows = effects[effects["metric"] == "score"]
     if rows.empty:
         return style.placeholder(f"{title}\nno contrast was measured")
     rows = rows[rows["verdict"] != ALIKE]
     if rows.empty:
-        return style.placeholder(f"{title}\nevery pair ends the same but for rounding")
+        return style.placeholder(f"{title}\nall pairs differ only by rounding")
     lines = [line for question in rows["question"].unique() for line in _lines(rows, question)]
     heights = np.array([SPACE + LETTER * (1 + name.count("\n")) for name, _ in lines])
     page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 1.6 + heights.sum()))
@@ -114,11 +114,11 @@ WRAP = {1: 60, 2: 28, 3: 20}
 
 @figure
 def variants(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Where does every variant end? Its score, the similarity of its streams, its backward gain.
+    """How does every variant end? Score, similarity of streams and backward gain.
 
-    At the depth that most variants have. A dot is a run, a line their mean. A panel has the
-    variants that have its metric, and there is none where more than half have the same. Dotted: the
-    score at chance.
+    Only the depth that most variants have is drawn. A dot is a run, a line the mean over seeds. A
+    variant without a metric has no dots in its panel. A metric has no panel if more than half of
+    the variants have the same value. Dotted: the score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
@@ -172,10 +172,11 @@ MOST_APART, ROOM = 14, 400
 def score_against_rate(
     summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str
 ) -> Figure:
-    """Which connection needs which learning rate? The score against it.
+    """Which learning rate does each connection need? Score against learning rate.
 
-    At the depth that most variants have. A dot is a run, a marker the mean; those of one rate stand
-    beside each other. A cross above the panel: a run diverged. Dotted: the score at chance.
+    Only the depth that most variants have is drawn. A dot is a run, a marker the mean over seeds;
+    markers of the same rate are side by side. A cross above the panel marks a run that diverged.
+    Dotted: the score at chance.
     """
     own, depth = at_common_depth(summary)
     cells = cells[cells["depth"] == depth]
@@ -221,13 +222,14 @@ def frontier(
     score: Score,
     title: str,
 ) -> Figure:
-    """Which design costs least for its score? Scores beside parameters and training time.
+    """Which design has the best score for its cost? Score, parameters and training time.
 
-    At the depth that most variants have, the best first. A marker is the mean over seeds, a bar
-    their range; small dots are seeds that span a decade, which have no mean. Time is relative to
-    the plain network of the study, or to the fastest variant: of steps that were timed in turns, or
-    of the fastest run of each, where no steps were timed. A filled cost is on the frontier: no
-    other variant is both cheaper in it and better. There is none where a variant has no mean.
+    Only the depth that most variants have is drawn, the best variant first. A marker is the mean
+    over seeds, a bar the range. Seeds that span a decade have no mean and are small dots. Time is
+    relative to the plain network, or to the fastest variant in a study without one. It comes from
+    steps timed in turns or, if none were timed, from the fastest run of each variant. A filled cost
+    is on the frontier: no other variant is both cheaper and better. There is no frontier if a
+    variant has no mean.
     """
     own = costs(times, cells, plain, parameters, score)
     if len(own) < 2:

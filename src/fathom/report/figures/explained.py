@@ -33,9 +33,9 @@ SQUARED = float(np.sqrt(np.finfo(np.float32).max))
 
 @figure
 def signal(explained: Explained) -> Figure:
-    """How large a signal is that enters each layer, before any training.
+    """Size of the signal that enters each layer of an untrained network.
 
-    The size is the root mean square of what a layer reads, over that of the first layer.
+    The size is the root mean square of a layer's input, relative to that of the first layer.
     """
     page, axes = style.grid(1, 2, (WIDTH, 3.6))
     left, right = axes[0]
@@ -52,9 +52,9 @@ def signal(explained: Explained) -> Figure:
         ax.set(xlabel="layer", yscale="log", xticks=COUNTS)
         ax.set_title(what, fontsize=12)
     right.tick_params(labelleft=False)
-    left.set_ylabel("size of what is read")
+    left.set_ylabel("size of the input")
     right.annotate(
-        "float32 cannot hold the square", (0.5, SQUARED), ha="center", va="bottom", fontsize=10,
+        "the square overflows float32", (0.5, SQUARED), ha="center", va="bottom", fontsize=10,
         xycoords=right.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points",
         color=palette.GREY,
     )  # fmt: skip
@@ -69,8 +69,8 @@ def signal(explained: Explained) -> Figure:
 def products(explained: Explained) -> Figure:
     """The product of 1, 12, 24 and 48 initial mixing matrices.
 
-    A square is a product. Row r shows what stream r is made of: the shares of the four streams that
-    came in. Above it stands the factor that it has as a whole, its largest row sum.
+    A square is a product. Row r has the shares of the four input streams in output stream r. The
+    factor above a square is its largest row sum.
     """
     networks = {**explained.sublayers, **explained.blocks}
     page, axes = style.grid(len(PRODUCTS), len(COUNTS), (WIDTH, 1.45 * len(PRODUCTS) + 0.7))
@@ -88,15 +88,15 @@ def products(explained: Explained) -> Figure:
         ax.set_xlabel("1 matrix" if count == 1 else f"{count} matrices")
     bar = page.colorbar(image, ax=axes, shrink=0.6, aspect=30)
     bar.set_label("share of the row")
-    return style.finish(page, "What a product of mixing matrices does")
+    return style.finish(page, "Products of mixing matrices")
 
 
 @figure
 def differences(explained: Explained) -> Figure:
-    """How much of a difference between streams is left after so many initial mixing matrices.
+    """Remaining difference between streams, by the number of initial mixing matrices.
 
-    The largest singular value of the product on vectors whose entries add up to zero. It is 1 where
-    nothing is lost and near 0 where all streams have become their mean.
+    It is the largest singular value of the product on vectors whose entries sum to zero: 1 if
+    nothing is lost, near 0 if all streams have become their mean.
     """
     networks = {**explained.sublayers, **explained.blocks}
     page, ((ax,),) = style.grid(1, 1, (WIDTH, 3.9))
@@ -104,7 +104,7 @@ def differences(explained: Explained) -> Figure:
         left = [difference_left(product) for product in networks[variant].products]
         counts = np.arange(1, len(left) + 1)
         ax.plot(counts, left, color=palette.colour_of(variant), marker="o", ms=3)
-    ax.set(xlabel="matrices multiplied", ylabel="difference that is left", ylim=(-0.03, 1.03))
+    ax.set(xlabel="matrices multiplied", ylabel="remaining difference", ylim=(-0.03, 1.03))
     ax.set_xticks(COUNTS)
     return style.finish(page, "Mixing makes streams alike", style.legend_handles(DIFFERENCES))
 
@@ -118,7 +118,7 @@ def difference_left(product: np.ndarray) -> float:
 
 @figure
 def sinkhorn(explained: Explained) -> Figure:
-    """One real initial matrix before Sinkhorn, after its rows are divided, and after all passes.
+    """An initial matrix before Sinkhorn, after the first division of rows, and after all passes.
 
     Numbers beside a row and below a column are their sums.
     """
@@ -137,7 +137,7 @@ def sinkhorn(explained: Explained) -> Figure:
         ax.set(xlim=(-0.5, S + 0.5), ylim=(S + 0.5, -0.5))
         _no_ticks(ax)
         ax.spines[:].set_visible(False)
-    return style.finish(page, "A real matrix, step by step")
+    return style.finish(page, "Sinkhorn on an initial matrix, step by step")
 
 
 def _number(ax: Axes, x: float, y: float, text: str, colour: str) -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @figure
 def samples(samples: list[GeneratedSamples], title: str) -> Figure:
-    """Do generated points follow the density? As many of both.
+    """Do generated points follow the density? Equal numbers of true and generated points.
 
-    One run of each variant and depth, its first seed, drawn anew from its weights. All start from
-    the same noise, evenly spread. What lies outside of the panels is counted in their titles.
+    The points of each variant and depth come from the weights of its first seed. All start from the
+    same, evenly spread noise. A panel's title counts the points outside it.
     """
     if not samples:
         return style.placeholder(f"{title}\nno run keeps its weights: weights: true in its study")
@@ -51,10 +51,10 @@ def distance_by_steps(profiles: pd.DataFrame, title: str) -> Figure:
 
 @figure
 def drift(profiles: pd.DataFrame, title: str) -> Figure:
-    """Where does the flow lead when it is repeated? Mean norm of points, each time from the last.
+    """Where do points go if the flow is repeated? Mean norm of points against time.
 
-    They begin as noise. A line is the geometric mean over seeds, a band or a bar their range.
-    Dotted: the exact velocity.
+    Points begin as noise; each repetition starts where the last one ended. A line is the geometric
+    mean over seeds, a band or a bar their range. Dotted: the exact velocity.
     """
     return panels.along(profiles, "norm_by_time", title, exact="exact_norm_by_time")
 

@@ -20,11 +20,11 @@ ROUNDS = "bayes_accuracy_by_round"
 def depth_and_rounds(
     summary: pd.DataFrame, cells: pd.DataFrame, profiles: pd.DataFrame, score: Score, title: str
 ) -> Figure:
-    """Does a network of L layers use L rounds of belief propagation? The score against depth.
+    """Does a network of L layers match L rounds of belief propagation? Score against depth.
 
-    A network of L layers sees what is L links away, as L rounds of belief propagation do. A dot is
-    a run, a marker the mean. Grey: belief propagation; dotted: the score at chance, and of belief
-    propagation in the end. A cross: a run diverged.
+    Both use nodes up to L links away. A dot is a run, a marker the mean over seeds, a cross a run
+    that diverged. Grey: belief propagation after each round. Dotted: chance, and belief propagation
+    after its last round.
     """
     values = panels.values_of(summary, "score", score, cells=cells)
     values = values._replace(levels=panels.levels_of(summary, score))  # however far

@@ -22,12 +22,12 @@ MANY = 32
 
 @figure(needs=Causal)
 def mixing_matrix(mixing: dict[str, Mixing], title: str) -> Figure:
-    """What do layers read after training? Weights over depth, of one run of each variant.
+    """Which states does each layer read after training? Weights over depth, one run per variant.
 
-    It is the first seed at the largest depth. A row has the weights with which a layer reads, which
-    sum to one; of many layers on a logarithmic scale, from a tenth of an even weight on. Last: the
-    sums of the rows and columns of the whole matrix, whose rows are cut off at the layer itself and
-    normalised to make those weights; with a doubly stochastic matrix they are one.
+    The run is the first seed at the largest depth. A row has the weights of the states that a layer
+    reads; they sum to one. With many layers the scale is logarithmic and starts at a tenth of an
+    even weight. The last panel has the row and column sums of the whole matrix, which are one if it
+    is doubly stochastic. Its rows, cut off at the layer and normalised, are the weights.
     """
     finite = {variant: learned for variant, learned in mixing.items() if learned.is_finite}
     if not finite:

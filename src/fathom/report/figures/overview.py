@@ -54,14 +54,14 @@ MOST_PUBLISHED = 3
 def score_against_depth(
     cells: pd.DataFrame, scores: Mapping[str, Score], depth_units: Mapping[str, str], title: str
 ) -> Figure:
-    """Which networks learn at which depth? The score against depth.
+    """At which depths do networks learn? Score against depth.
 
-    At most four studies over depth: the first of each score, then others. A point is the mean over
-    seeds (geometric, if the score is positive), a bar their range. Small dots: seeds that span a
-    decade, which have no mean. Hollow: a seed ended at chance.
-    A cross above the panel: a seed diverged, and there is no mean. Dotted: the score at chance,
-    where it is near. Runs of another length say so, and no line leads to them. Of a study with many
-    variants only those are drawn that were measured at several depths.
+    At most four studies are drawn: the first with each score, then others. A point is the mean over
+    seeds (geometric, if the score is positive), a bar the range. Seeds that span a decade have no
+    mean and are small dots. Hollow: a seed ended at chance. A cross above the panel marks a seed
+    that diverged; there is then no mean. Dotted: the score at chance, if it is near. A depth
+    trained for another number of steps is labelled with it, and no line leads there. In a study
+    with many variants, only those measured at several depths are drawn.
     """
     sweeps = _first_of_each_score(frames.sweeps(counted(cells)), scores)
     sweeps = [_over_depth(sweep) for sweep in sweeps]
@@ -170,16 +170,16 @@ def _sweep(
 
 @figure
 def published(published: pd.DataFrame, title: str) -> Figure:
-    """How far are published values from ours? Hollow: published; filled: ours.
+    """How far are published values from ours? Final losses, published (hollow) and ours (filled).
 
-    The final loss, with the 95 % interval over seeds, of the three studies with the most published
-    losses. A cross: not finite.
+    The three studies with the most published losses are drawn. A bar is the 95 % interval over
+    seeds. A cross marks a loss that is not finite.
     """
     table = published[(published["metric"] == PUBLISHED) & (published["platform"] != "")]
     studies = table["study"].value_counts(sort=False).nlargest(MOST_PUBLISHED).index
     shown = [values for study, values in table.groupby("study", sort=False) if study in studies]
     if not shown:
-        return style.placeholder("no published value was repeated")
+        return style.placeholder("no study here repeats a published value")
     table = pd.concat(shown)
     platforms = list(table["platform"].unique())
     page, axes = style.panels(len(shown), MOST_PUBLISHED, height=3.8, above=1.2)
@@ -228,13 +228,13 @@ def _beside(ax: Axes, table: pd.DataFrame, platforms: list[str]) -> None:
 
 @figure
 def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: str) -> Figure:
-    """How far below the plain network do networks end at other sizes? Nats against parameters.
+    """By how many nats does a connection lower the loss, by size? Difference against parameters.
 
-    Left, filled: ours after equal steps, with the 95 % interval over seeds. Points of the same size
-    stand beside each other, two of a size that two studies trained; a line joins those of the same
-    layers and steps. Right, hollow: published networks of others, most of one seed, on other data
-    and far more tokens; a bar is what they print after ±. Between the two only the direction over
-    sizes compares.
+    Left: our networks after equal steps, with the 95 % interval over seeds. Points of the same size
+    are side by side; a connection has two if two studies trained that size. A line joins points of
+    a connection with the same layers and steps. Right: published networks, most of one seed, on
+    other data and far more tokens; a bar is the published ±. Compare only the trends over sizes
+    between the two panels.
     """
     if sizes.empty:
         return style.placeholder("no study was trained at several sizes")
@@ -280,11 +280,11 @@ def _under(ax: Axes, handles: list[Line2D]) -> None:
 
 @figure
 def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
-    """Is a connection worth more in a wider network? The step multiplier against channels.
+    """Is a connection worth more in a wider network? Step multiplier against channels.
 
-    With the 95 % interval over seeds. Points of the same width stand beside each other; a line
-    joins those of one connection with the same layers and steps. Hollow, with an arrow: at a seed
-    farther than the ladder reaches, so that the multiplier is a bound and has no interval.
+    A bar is the 95 % interval over seeds. Points of the same width are side by side; a line joins
+    points of a connection with the same layers and steps. A hollow marker with an arrow is a bound
+    without an interval: at least one seed is outside the ladder.
     """
     rows = sizes[sizes["answer"] != ""]
     if rows.empty:

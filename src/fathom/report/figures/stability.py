@@ -30,12 +30,13 @@ def stability(
     score: Score,
     title: str,
 ) -> Figure:
-    """At how large a rate does a connection train? The score against the rate, and the largest.
+    """Up to which learning rate does a connection train? Score against rate, and largest rate.
 
-    At the depth that most variants have. Above: a dot is a run, a marker the mean. A cross over the
-    panel: a run diverged. Dotted: the score that a run has to pass to have used its layers. Below:
-    the largest rate at which a run passes it. A marker is the median over seeds, a bar their range,
-    a triangle the largest rate that was tried: the true one is at least that.
+    Only the depth that most variants have is drawn. Above: a dot is a run, a marker the mean over
+    seeds, a cross over the panel a run that diverged. Dotted: the score that a run has to pass to
+    have used its layers. Below: the largest rate at which a run passes it. A marker is the median
+    over seeds, a bar the range. A right triangle is the largest rate tried; the true limit may be
+    higher. A left triangle: no rate trains at some seed.
     """
     own, depth = at_common_depth(summary[summary["variant"].isin(bases)])
     rows = stability[stability["depth"] == depth].drop_duplicates("variant")

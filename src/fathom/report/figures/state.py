@@ -26,7 +26,7 @@ DARK = 0.6
 def accuracy_by_position(profiles: pd.DataFrame, title: str) -> Figure:
     """How far into a word is the state tracked? Held-out accuracy at each position.
 
-    A number is the mean over seeds, in hundredths.
+    Numbers are means over seeds, in %.
     """
     own = profiles[profiles["metric"] == PROFILE]
     entry = tasks.step_metrics()[PROFILE]

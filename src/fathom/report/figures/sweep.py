@@ -23,8 +23,8 @@ EDGE = 1.4
 def loss_comparison(steps: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
     """How does the loss fall at each depth? Training loss against step.
 
-    A line is the geometric mean over seeds, a band or a bar their range, a cross the step at which
-    a run stopped being finite. Dotted: the loss at chance.
+    A line is the geometric mean over seeds, a band or a bar their range, a cross the first
+    step at which a run is not finite. Dotted: the loss at chance.
     """
     levels = {"chance": frames.constant(summary, "chance_loss")}
     return panels.against_step(steps, "loss", title, levels=levels)
@@ -38,18 +38,18 @@ def grad_norm_comparison(steps: pd.DataFrame, title: str) -> Figure:
 
 @figure(points=2)
 def score(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
-    """Which variant ends better? The score against depth.
+    """Which variant has the best score? Score against depth.
 
-    With one depth: by variant. A dot is a run, a marker the mean. A cross above the panel: a run
-    diverged. Dotted: the score at chance.
+    A study of one depth has a row for each variant. A dot is a run, a marker the mean over seeds. A
+    cross above the panel marks a run that diverged. Dotted: the score at chance.
     """
     return panels.against_depth(summary, score.metric, title, cells=cells, score=score)
 
 
 WORSE = "worse than the shallowest plain network"
 BETTER = "better than every plain network"
-NOT_DEEPER = "better than every plain network, the best of which is not the deepest"
-OPEN = "the interval reaches farther"
+NOT_DEEPER = "better than every plain network; the best is not the deepest"
+OPEN = "interval open at this end"
 """Legend labels of effective depths that are bounds."""
 
 EDGE_MARKS: dict[str, dict[str, Any]] = {
@@ -62,12 +62,12 @@ EDGE_MARKS: dict[str, dict[str, Any]] = {
 
 @figure
 def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
-    """How deep would a plain network have to be? Against the depth of the variant that it equals.
+    """How deep is a plain network with the same score? Effective depth against depth.
 
-    A point has its 95 % interval over seeds; a white triangle: it reaches farther than the plain
-    networks that were trained. At the edges, filled: a variant ends worse than the shallowest plain
-    network, or better than every one. A white diamond: likewise better, where more layers do not
-    help the plain network, so that no depth of it is told. Dotted: as deep as it is.
+    A bar is the 95 % interval over seeds; a white triangle is an end beyond the plain networks
+    trained. A filled triangle at an edge: the variant is worse than the shallowest plain network,
+    or better than every one. A white diamond: it is better than every one, and more layers do not
+    help the plain network, so its effective depth is unknown. Dotted: effective depth equals depth.
     """
     at_edge = {BELOW: WORSE, BEYOND: BETTER, UNKNOWN: NOT_DEEPER}
 
@@ -104,7 +104,7 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
     ax.set_ylim(under, over)
     ax.set_xlabel(style.depth_label())
     ax.set_ylabel("effective depth\n(layers of a plain network)")
-    handles = [style.legend_handle("as deep as it is", color=palette.GREY, ls=":")]
+    handles = [style.legend_handle("effective depth = depth", color=palette.GREY, ls=":")]
     handles += [
         style.mark_handle(told, ms=9, **mark) for told, mark in EDGE_MARKS.items() if told in marked
     ]
@@ -115,10 +115,10 @@ def effective_depth(effective_depth: pd.DataFrame, title: str) -> Figure:
 def score_without_block(
     profiles: pd.DataFrame, summary: pd.DataFrame, score: Score, title: str
 ) -> Figure:
-    """Which blocks can a trained network do without? Its score without each of them.
+    """Which blocks does a trained network need? Score without each block.
 
     A line is the mean over seeds, a band or a bar their range. Dotted: the score of the whole
-    network, and that at chance. A network of one block is not drawn.
+    network, and at chance. Networks of one block are not drawn.
     """
     own = profiles[(profiles["metric"] == "score_without_block") & (profiles["depth"] > 1)]
     if own.empty:
@@ -144,8 +144,8 @@ def score_without_block(
 def depth_scaling(summary: pd.DataFrame, cells: pd.DataFrame, title: str) -> Figure:
     """Does the gain of unconstrained mixing grow with depth? Gain at the last step against depth.
 
-    A dot is a run, a marker the mean. A cross is the gain at the first step of runs that diverged.
-    The title names variants whose gain is the same everywhere.
+    A dot is a run, a marker the mean over seeds. A cross is the gain at the first step of runs that
+    diverged. The title names variants with the same gain at every depth.
     """
     gains = pd.concat(
         [
@@ -155,6 +155,6 @@ def depth_scaling(summary: pd.DataFrame, cells: pd.DataFrame, title: str) -> Fig
     ).groupby("variant", sort=False)["gain"]
     same = [variant for variant, gain in gains if not frames.varies(gain)]
     if same:
-        title += f"\nthe same at every depth: {', '.join(map(style.label_of, same))}"
+        title += f"\nsame gain at every depth: {', '.join(map(style.label_of, same))}"
     others = summary[~summary["variant"].isin(same)]
     return panels.against_depth(others, "gain_final", title, cells=cells, start="gain_first")

@@ -29,8 +29,8 @@ SMALLEST_ERROR = 1e-6
 def validation(steps: pd.DataFrame, title: str) -> Figure:
     """How fast do variants learn the text? Bits per character of held-out windows against step.
 
-    A line is the mean over seeds, a band or a bar their range. Dotted: models that only count,
-    where they are near.
+    A line is the mean over seeds, a band or a bar their range. Dotted: n-gram models, if
+    they are near.
     """
     found = in_bits(steps)
     title += panels.coincide(frames.coinciding(found, ["validation_loss"]))
@@ -45,8 +45,8 @@ def validation(steps: pd.DataFrame, title: str) -> Figure:
 def final_bits(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: str) -> Figure:
     """Which variant predicts the text best? Bits per character at the end.
 
-    A dot is a run, a line their mean. Dotted: the score at chance, and that of a trigram model,
-    which only counts, where they are near.
+    A dot is a run, a line the mean over seeds. Dotted: chance and a trigram model, if they are
+    near.
     """
     if not summary["score_n"].any():
         return style.placeholder(f"{title}\nnothing was evaluated")
@@ -66,8 +66,8 @@ def final_bits(summary: pd.DataFrame, cells: pd.DataFrame, score: Score, title: 
 def similarity(steps: pd.DataFrame, title: str) -> Figure:
     """Do the streams stay alike? Similarity of the stream embedding, and of the activations.
 
-    The first is a parameter, and what the source publishes. A line is the mean over seeds, a band
-    or a bar their range.
+    The stream embedding is a parameter; the source publishes its similarity. A line is the mean
+    over seeds, a band or a bar their range.
     """
     return panels.side_by_side(steps, SIMILARITIES, title)
 
@@ -80,10 +80,10 @@ def gates(steps: pd.DataFrame, title: str) -> Figure:
 
 @figure(needs=LearnedGate)
 def trade_off(steps: pd.DataFrame, title: str) -> Figure:
-    """Can streams differ and rows sum to one? Similarity against the row error: a dot for a run.
+    """Can streams differ while rows sum to one? Similarity against row error at the last step.
 
-    At the last step. The source says that only one of the two can be low. An error that is rounding
-    stands at the left edge.
+    A dot is a run. The source says that only one of the two can be low. Errors from rounding are at
+    the left edge.
     """
     found = frames.with_all(visible(steps), ["base_row_error"])
     kinds = [kind for kind in SIMILARITIES if not frames.with_all(found, [kind]).empty]

@@ -44,13 +44,14 @@ APART = 0.11
 def ladder(
     ladder: pd.DataFrame, summary: pd.DataFrame, worth: pd.DataFrame, score: Score, title: str
 ) -> Figure:
-    """How much longer would a plain network have to train? Its score against the steps it takes.
+    """How much longer would a plain network have to train? Its score against its steps.
 
-    At the depth that most variants have. Black: the plain network, trained for other numbers of
-    steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line leads from a
-    variant's score after equal steps to where the plain network has that score: the dot there is
-    the step multiplier, with its interval. A triangle: farther than the ladder reaches. Of more
-    than eight variants those are drawn that end better or worse than the plain network.
+    Only the depth that most variants have is drawn. Black: the plain network trained for several
+    numbers of steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line
+    leads from a variant's score after equal steps to the plain network's steps for that score. The
+    dot there is the step multiplier, a thick line its 95 % interval. A triangle marks a multiplier
+    beyond the ladder. Of more than eight variants, only those better or worse than the plain
+    network are drawn.
     """
     rows = at_one_rate(worth)
     if rows.empty or ladder.empty:
@@ -115,14 +116,14 @@ def _mark(ax: Axes, row: dict[str, Any], score: float | None) -> tuple[float, fl
 
 @figure
 def worth(worth: pd.DataFrame, title: str) -> Figure:
-    """Which connection is worth its cost? The step multiplier beside the time of a step.
+    """Which connection is worth its cost? Step multiplier and time of a step.
 
-    Dot: the step multiplier, with its 95 % interval over seeds: how many times the steps a plain
-    network needs to end there. A triangle: farther than the ladder reaches. Upright bar: the time
-    of a step over the plain network's, timed in turns on one machine; none where it was not timed.
-    A connection pays where its dot is right of its bar: it ends better than a plain network in the
-    same training time. Rows are grouped by verdict, after the correction for many comparisons, the
-    largest multiplier first.
+    A dot is the step multiplier with its 95 % interval over seeds: the factor by which a plain
+    network has to train longer to reach the same score. A triangle marks a multiplier beyond the
+    ladder. An upright bar is the time of a step relative to the plain network's, timed in turns on
+    one machine; connections without a bar were not timed. A connection pays if its dot is right of
+    its bar: it is better than a plain network after the same training time. Rows are grouped by
+    verdict, after the correction for many comparisons; the largest multiplier is first.
     """
     rows = at_one_rate(worth).dropna(subset="multiplier")
     if rows.empty:
@@ -138,7 +139,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     for label, (_, row) in zip(ax.get_yticklabels(), lines, strict=True):
         label.set_fontweight("bold" if row is None else "normal")
     is_timed = rows["cost"].notna().any()
-    pays = "\n(a connection pays where its dot is right of its bar)"
+    pays = "\n(a connection pays if its dot is right of its bar)"
     ax.set_xlabel(f"× {against}{pays if is_timed else ''}")
     ax.set_title(style.count_layers(rows["depth"].iloc[0]), loc="left")
     if not is_timed:
