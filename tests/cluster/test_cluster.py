@@ -73,7 +73,12 @@ class Workflow:
         assert process.wait(timeout=SECONDS) == 0, self.log()
 
     def log(self):
-        return (self.folder / "log").read_text()
+        """Output of Snakemake, then the logs of the Slurm jobs, which train the cells."""
+        jobs = sorted(self.folder.glob(".snakemake/slurm_logs/*/*.log"))
+        return "\n".join(
+            f"== {file.relative_to(self.folder)}\n{file.read_text()}"
+            for file in (self.folder / "log", *jobs)
+        )
 
     @property
     def results(self):

@@ -250,7 +250,7 @@ class Config(Settings):
             axes = join_values(AXES)
             yield f"{source}: {cells} cells are more than {MAX_CELLS}; use fewer {axes}"
         elif not self.cells():
-            yield f"{source}: no cells: none is left; keep more values, or exclude fewer"
+            yield f"{source}: no cells: keep more values, or exclude fewer"
 
     def _unconnected(self, source: str) -> Iterator[str]:
         """Problems: variants whose connection does not exist or has wrong settings."""

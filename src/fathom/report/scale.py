@@ -90,7 +90,7 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
     by_design = [row for design in designs for row in rows if row["design"] == design]
     told = [row for row in records(fits) if row["backend"] == backend]
     return ScalePresenter(
-        [*of_size.values()],
+        list(of_size.values()),
         by_design,
         {design: [row for row in told if row["design"] == design] for design in designs},
     )
