@@ -73,7 +73,7 @@ def test_config_files_are_read_before_snakemake_reads_them(monkeypatch, tmp_path
     assert capsys.readouterr().err.startswith(f"fathom: {bad}: ")
 
 
-def test_a_complete_run_is_trained_again_only_if_it_is_not_current(tmp_path):
+def test_a_run_with_a_manifest_is_trained_again_only_if_it_is_not_current(tmp_path):
     config = config_with(tmp_path)
     plan = Plan(config, BOTH)
     assert plan.why_again(CELL) == ""  # not there: Snakemake sees that itself
@@ -84,7 +84,9 @@ def test_a_complete_run_is_trained_again_only_if_it_is_not_current(tmp_path):
     (folder / "metrics.jsonl").write_text("")
     assert plan.why_again(CELL).startswith("corrupt: ")
     (folder / "metrics.jsonl").unlink()
-    assert plan.why_again(CELL) == ""
+    assert plan.why_again(CELL) == "corrupt: metrics.jsonl: missing"
+    (folder / "manifest.json").unlink()
+    assert plan.why_again(CELL) == ""  # tables ask for manifests: Snakemake sees that itself
     write_cell(config, CELL, [3.0, 2.0, 1.0], platform=CPU_PLATFORM)
     imported = Plan(config.model_copy(update={"train": False}), BOTH)
     with pytest.raises(ConfigError, match="train: false"):

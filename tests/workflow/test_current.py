@@ -196,6 +196,14 @@ def test_all_programs_agree_on_current_runs(here):
     assert to_train(here) == everyone([])
 
 
+@pytest.mark.parametrize("name", ["spec.json", "metrics.jsonl", "mixing.safetensors"])
+def test_a_run_that_lost_a_file_is_trained_again_though_tables_ask_for_manifests_alone(here, name):
+    cell = "depth-mlx/2L/mhc/torch/seed0"
+    (run_of(cell) / name).unlink()
+    trained = [output for rule, output in here.planned("tables") if rule == "train"]
+    assert {output.removeprefix("runs/").rpartition("/")[0] for output in trained} == {cell}
+
+
 def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):
     cell = "depth-mlx/2L/hc/torch/seed0"
     other = ("--set", "studies.depth-mlx.optimizer.lr=0.5")

@@ -81,7 +81,7 @@ class Plan:
         return self.config.spec(cell)
 
     def why_again(self, cell: Cell) -> str:
-        """Why a complete run is trained again; empty if it is current or incomplete."""
+        """Why a run with a manifest is trained again; empty if it is current or has none."""
         return validate.why_again(run_folder(Path(self.config.results), cell), self.spec(cell))
 
     def data_files(self, cells: Iterable[Cell]) -> list[str]:

@@ -18,7 +18,6 @@ from fathom.runs.folder import (
     FILES,
     MANIFEST,
     PARTIAL,
-    RUN_FILES,
     SPEC,
     Manifest,
     RunError,
@@ -79,9 +78,12 @@ def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
 
 
 def why_again(folder: Path, spec: Spec) -> str:
-    """Why a complete run is trained again; empty if it is current, or not complete."""
+    """Why a run with a manifest is trained again; empty if it is current, or has no manifest.
+
+    A run can have a manifest and lack a file: a removal was killed, or somebody deleted it.
+    """
     run = validate_run(folder, spec)
-    if run.counts or not all((folder / name).exists() for name in RUN_FILES):
+    if run.counts or not (folder / MANIFEST).exists():
         return ""
     return run.reason if run.status == "stale" else f"{run.status}: {run.reason}"
 
