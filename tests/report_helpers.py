@@ -122,7 +122,7 @@ def write_tables(config, published, cells, steps, **facts):
             "cells.csv": cells,
             "steps.csv.gz": frame(steps) if steps else frame(curve([1.0])).iloc[:0],
             "summary.csv": summary,
-            "comparison.csv": comparison_table(cells, summary),
+            "comparison.csv": comparison_table(cells),
             "platforms.csv": pd.DataFrame(platforms, columns=["platform", "backend", *facts]),
         },
         folder / "tables",

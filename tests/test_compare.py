@@ -55,6 +55,13 @@ def test_defaults_are_the_settings_that_the_source_published(tmp_path):
         assert (o.lr, o.weight_decay, o.schedule) == (8e-4, 0.1, "cosine")
 
 
+def test_results_of_a_config_are_not_replaced(compare, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SystemExit, match="1"):
+        compare("--depth 2")
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, capsys):
     found = compare(
         "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "

@@ -289,6 +289,8 @@ REFUSED = [
     (f"{DEEP}.exclude", [{"depth": [12, 24]}], "no cells", "exclude fewer"),
     (f"{DEEP}.chosen_after_looking", {"optimizer.rate": {"why": "x"}}, DEEP, "'optimizer.rate'; n"),
     (f"{DEEP}.chosen_after_looking", {"seeds": {}}, f"{DEEP}.chosen_after_looking.seeds.why", ""),
+    (f"{DEEP}.chosen_after_looking", {"seeds": {"why": "x", "verdicts_of": ["mch"]}}, DEEP,
+     "chosen_after_looking.seeds.verdicts_of: unknown variant 'mch'; did you mean 'mhc'?"),
     (f"{DEEP}.recipe", "torch", f"{DEEP}.recipe", "did you mean 'torch-defaults'?"),
     (f"{DEEP}.variants", ["baseline", "mch"], f"{DEEP}.variants.mch",
      "unknown connection 'mch'; did you mean 'mhc'? (known: baseline, hc, mhc, plain, "),

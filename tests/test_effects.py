@@ -213,6 +213,26 @@ def test_more_contrasts_require_stronger_evidence():
     assert [row["p_holm"] for row in twice] == [alone["p"]] * 2
 
 
+def test_a_pair_trained_on_another_platform_does_not_escape_the_correction():
+    """MLX has one of the two pairs of PyTorch, at the same scores; `mhc` − `hc` counts once."""
+    half = T975[2] / math.sqrt(3)
+    scores = {"mhc": [10 ** (half * 1.2 + d) for d in (-1, 0, 1)], "hc": [1.0, 1.0, 1.0]}
+    scores["baseline"] = [10 ** (2 * (half * 1.2 + d)) for d in (-1, 0, 1)]
+
+    def on(platform, *variants):
+        return [seeds("score", scores[v], variant=v, backend=platform) for v in variants]
+
+    cells = frame(*on("torch", "mhc", "hc", "baseline"), *on("mlx", "mhc", "hc"))
+    found = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
+    rows = found[found["metric"] == "score"].to_dict("records")
+    assert [(row["platform"], row["variant"]) for row in rows] == [
+        ("torch", "mhc"), ("torch", "baseline"), ("mlx", "mhc"),
+    ]  # fmt: skip
+    assert rows[0]["p"] < 0.05
+    assert [row["p_holm"] for row in rows] == pytest.approx([2 * row["p"] for row in rows])
+    assert {row["verdict"] for row in rows} == {"undecided"}
+
+
 def test_a_single_stream_is_not_compared_on_metrics_of_matrices():
     values = {"score": [1.0, 1.1, 1.2], "amax_backward_log10_final": [0.0, 0.0, 0.0]}
     rows = [

@@ -513,15 +513,13 @@ def lines_of(ax):
              line.get_markerfacecolor()) for line in ax.lines]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("nats_below_plain", "gain"), ("multiplier_against_width", "multiplier")]
-)
-def test_points_of_one_size_are_offset_and_lines_join_equal_steps_and_layers(name, value):
+def test_points_of_one_size_are_offset_and_lines_join_equal_steps_and_layers():
+    name, value = "nats_below_plain", "gain"
     published = pd.DataFrame(columns=["source", "variant", "parameters", "below", "spread"])
     data = {"sizes": SIZES, "published_sizes": published}
     (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
-    points = {line[0][0][1]: (line[0][0][0], line[1]) for line in lines_of(ax)
-              if line[1] in palette.MARKERS}  # fmt: skip
+    points = {y: (x, line[1]) for line in lines_of(ax) if line[1] in palette.MARKERS
+              for x, y in line[0]}  # fmt: skip
     x, markers = zip(*(points[round(m, 6)] for m in SIZES[value]), strict=True)
     assert len(set(x[1:5])) == 4  # one size
     assert {markers[0]} == {*markers[:2], *markers[4:]}
@@ -533,15 +531,19 @@ def test_points_of_one_size_are_offset_and_lines_join_equal_steps_and_layers(nam
     assert not [line for line in joined if first[2] in line or first[3] in line]
 
 
-def test_a_multiplier_outside_of_its_ladder_is_hollow_with_an_arrow_and_no_line():
-    name = "multiplier_against_width"
-    (ax,) = draw_figures([figures_of("overview")[name]], sizes=SIZES)[name].axes
-    hollow = {line[0][0][1] for line in lines_of(ax) if line[2] == "white"}
-    assert hollow == {1.15, 0.8}
-    arrows = {text.xy[1]: text.xyann[1] > 0 for text in ax.texts if text.arrow_patch}
+def test_multipliers_are_drawn_by_steps_and_size_and_bounds_are_hollow_with_an_arrow():
+    name = "multiplier_by_size"
+    axes = draw_figures([figures_of("overview")[name]], sizes=SIZES)[name].axes
+    assert [ax.get_title() for ax in axes] == ["1000 steps", "4000 steps"]
+    ticks = [[label.get_text() for label in ax.get_xticklabels()] for ax in axes]
+    assert ticks == [["32\n× 12", "64\n× 12", "64\n× 24", "128\n× 12"], ["64\n× 12"]]
+    first, second = ([line for line in lines_of(ax) if line[1] == "o"] for ax in axes)
+    places = {y: round(x) for ((x, y),), _, _ in first}  # within half a place of its tick
+    assert places == {1.1: 0, 1.2: 1, 0.9: 1, 1.15: 2, 0.8: 3}
+    assert [line[0][0][1] for line in second] == [1.3]
+    assert {line[0][0][1] for line in first if line[2] == "white"} == {1.15, 0.8}
+    arrows = {text.xy[1]: text.xyann[1] > 0 for text in axes[0].texts if text.arrow_patch}
     assert arrows == {1.15: True, 0.8: False}
-    joined = [y for line in lines_of(ax) if len(line[0]) > 1 for _, y in line[0]]
-    assert 0.8 not in joined and 1.15 not in joined
 
 
 def test_effects_that_are_zero_within_rounding_are_not_drawn():

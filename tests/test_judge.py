@@ -225,8 +225,14 @@ def test_other_seeds_the_kept_folder_and_a_wrong_setting_are_refused(home, capsy
     write("plain.py", PLAIN)
     (line,) = refusal(capsys, "plain.py:Class", "--seeds", "4")
     assert line.startswith("fathom: --seeds: 4 exceeds the kept result's 3")
+    write("kept/config.json", "{}")
     (line,) = refusal(capsys, "plain.py:Class", "--out", "kept")
-    assert line.startswith("fathom: kept: is the kept result")
+    assert line.startswith("fathom: kept: has the results of a config; choose another folder")
+    there = {"connection": {"module": "other.py:Class", "settings": {"scale": 2}}}
+    Path("mine/runs/released/2L/class/torch/seed0").mkdir(parents=True)
+    write("mine/runs/released/2L/class/torch/seed0/spec.json", json.dumps(there))
+    (line,) = refusal(capsys, "plain.py:Class", "--out", "mine")
+    assert line.startswith("fathom: mine: has runs of other.py:Class with settings {'scale': 2}; ")
     (line,) = refusal(capsys, "plain.py:Class", "--settings", "{kind: plain}")
     assert "kind" in line
     assert "unknown kind of connection" not in line  # it is an argument that the class lacks

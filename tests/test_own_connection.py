@@ -266,7 +266,8 @@ BROKEN = {
     "causality": (LEAKING, "Leaking", "a later token changes outputs before it"),
     "seed": (
         LEAKING.replace("torch.zeros(width)", "torch.tensor(list(map(hash, map(str, [object()] * "
-                        "width)))).float()").replace("x.mean(dim=1, keepdim=True)", "x"),
+                        "width)))).remainder(7).float()")
+        .replace("x.mean(dim=1, keepdim=True)", "x"),
         "Leaking", "weight start differently at the same seed",
     ),
     "second pass": (
@@ -279,7 +280,12 @@ BROKEN = {
     ),
     "shapes": (
         LEAKING.replace("f(x)", "f(x.double())"), "Leaking",
-        r"function 0 is given \[4, 8, 8\] float64, but the input has \[4, 8, 8\] float32",
+        r"the input of function 0 is \[4, 8, 8\] float64, but must be \[4, 8, 8\] float32",
+    ),
+    "parameters": (
+        LEAKING.replace("x.mean(dim=1, keepdim=True)", "self.late")
+        .replace("        x = ", "        self.late = nn.Parameter(x0[0, 0])\n        x = ", 1),
+        "Leaking", "a pass creates late",
     ),
     "order": (
         PLAIN.replace("in functions", "in functions[::-1]"), "Class",
@@ -328,6 +334,11 @@ MISTAKES = {
     "a wrong signature": (PLAIN.replace("(self, x0, functions)", "(self, x0)"), "TypeError.*takes"),
     "a pass": (PLAIN.replace("return function(", "return 1 / 0; function("), r"ZeroDivisionError"),
     "a tuple": (PLAIN.replace("return function(x0, functions)", "return (x0, 1)"), "is a tuple"),
+    "a list of modules": (
+        PLAIN + "    def __init__(self):\n        super().__init__()\n"
+        "        self.parts = [nn.Linear(8, 8)]\n",
+        r"parts holds parameters that PyTorch does not find; use torch\.nn\.ModuleList",
+    ),
     "in place": (
         PLAIN.replace("return function(x0, functions)", "x = functions[0](x0)\n"
         "        y = x * x\n        x.add_(1)\n        return function(y, functions[1:])"),
@@ -355,6 +366,47 @@ def test_an_error_in_a_file_is_one_line_that_names_it(name, fathom):
     (line,) = [line for line in errors if line.startswith("fathom:")]
     assert re.search(rf"own\.py:Class: .*({message})", line)
     assert not Path("run/manifest.json").exists()
+
+
+TRACES = {
+    "no streams": ('return {"H_res": X}', "must return a dict of H_res and streams"),
+    "of each token": (
+        'return {"H_res": torch.stack(passed), "streams": X.movedim(-2, 0)}',
+        r"H_res must be \[4, S, S\], the mean over positions, but is \[4, ",
+    ),
+    "other streams": (
+        'return {"H_res": torch.zeros(4, 3, 3), "streams": X.movedim(-2, 0)}',
+        r"streams must be \[3, …\], but is \[4, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_wrong_trace_is_one_line(name):
+    wrong, message = TRACES[name]
+    write("own.py", LITE.partition('        return {"H_res"')[0] + f"        {wrong}\n")
+    spec = spec_of({"module": "own.py:Lite"})
+    said = refusal(run_cell, spec, Path("run"), error=ConfigError)
+    assert re.match(rf"own\.py:Lite: trace: {message}", said)
+
+
+def test_a_file_beside_it_is_refused(monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    write("neighbour_of_own.py", "GAIN = 0.5\n")
+    write("own.py", "from neighbour_of_own import GAIN\n" + PLAIN)
+    said = refusal(spec_of, {"module": "own.py:Class"}, error=ConfigError)
+    assert "own.py imports neighbour_of_own from a file beside it" in said
+
+
+def test_parametrised_weights_train_and_keep_the_contract():
+    text = LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "self.weight * self.map(x)")
+    text = text.replace(
+        "        self.weight",
+        "        self.map = torch.nn.utils.parametrizations.weight_norm(nn.Linear(width, width))\n"
+        "        self.weight", 1,
+    )  # fmt: skip
+    assert not any(check.failed for check in checks_of(text, "Leaking").values())
+    assert run_cell(spec_of({"module": "own.py:Leaking"}), Path("run")) != "diverged"
 
 
 LATE = """

@@ -18,6 +18,7 @@ from fathom.config.entries import RESERVED_NAMES
 from fathom.config.snakemake_start import Start, check_start, is_resolved, packed
 from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
 from fathom.report.reports import check_folder, kept_tables, why_left_out
+from fathom.runs.validate import why_again
 from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
 
 BOTH = ("torch", "mlx")
@@ -73,20 +74,18 @@ def test_config_files_are_read_before_snakemake_reads_them(monkeypatch, tmp_path
     assert capsys.readouterr().err.startswith(f"fathom: {bad}: ")
 
 
-def test_a_run_with_a_manifest_is_trained_again_only_if_it_is_not_current(tmp_path):
+def test_a_finished_run_is_trained_again_only_if_it_is_not_current(tmp_path):
     config = config_with(tmp_path)
     plan = Plan(config, BOTH)
-    assert plan.why_again(CELL) == ""  # not there: Snakemake sees that itself
+    assert why_again(plan.run(CELL)) == ""
     folder = write_cell(config, CELL, [3.0, 2.0, 1.0])
-    assert plan.why_again(CELL) == ""
+    assert why_again(plan.run(CELL)) == ""
     other = config_with(tmp_path, optimizer={"lr": 0.5})
-    assert "optimizer.lr 0.002 → 0.5" in Plan(other, BOTH).why_again(CELL)
+    assert "optimizer.lr 0.002 → 0.5" in why_again(Plan(other, BOTH).run(CELL))
     (folder / "metrics.jsonl").write_text("")
-    assert plan.why_again(CELL).startswith("corrupt: ")
+    assert why_again(plan.run(CELL)).startswith("corrupt: ")
     (folder / "metrics.jsonl").unlink()
-    assert plan.why_again(CELL) == "corrupt: metrics.jsonl: missing"
-    (folder / "manifest.json").unlink()
-    assert plan.why_again(CELL) == ""  # tables ask for manifests: Snakemake sees that itself
+    assert why_again(plan.run(CELL)) == "corrupt: metrics.jsonl: missing"
     write_cell(config, CELL, [3.0, 2.0, 1.0], platform=CPU_PLATFORM)
     imported = Plan(config.model_copy(update={"train": False}), BOTH)
     with pytest.raises(ConfigError, match="train: false"):

@@ -58,7 +58,7 @@ def test_pairs_of_platforms_leave_out_plain_networks_of_a_ladder():
     for shared, expected in ((plain, ["baseline"]), ([], [])):
         cells = frame(*ladder, *shared)
         summary = summary_table(cells)
-        tables = {"summary": summary, "comparison": comparison_table(cells, summary)}
+        tables = {"summary": summary, "comparison": comparison_table(cells)}
         assert len(tables["comparison"]) == 1 + len(expected)
         config = config_with(a={"ladder": {"baseline": [2]}})
         pairs = list(StudyPresenter("a", config.studies["a"], tables).pairs())

@@ -298,7 +298,7 @@ def test_rates_are_larger_if_larger_at_every_depth(verdicts, outcome, words):
     (answer,) = rates_of(**verdicts)
     assert (answer.outcome, answer.answer) == (outcome, words)
     assert len(answer.evidence) == len(verdicts)
-    assert all("12 layers: up to 0.02 (0.01 to 0.02)" in one.text for one in answer.evidence)
+    assert all("12 layers: up to 0.02 (range 0.01 to 0.02)" in one.text for one in answer.evidence)
     assert {one.link for one in answer.evidence} == {"tables/stability.csv#L3"}
     assert answers_of(answers_table([answer], str))[0].parts == answer.parts
 

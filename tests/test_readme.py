@@ -79,7 +79,7 @@ def row(variant, multiplier, low, high, verdict, **changes):
 
 ROWS = [
     row("mhc", 1.25, 1.2, 1.3, "better", wider=128.0, cost_wider=1.1),
-    row("hc", 0.8, 0.5, 1.0, "worse", cost=NAN),
+    row("hc", 0.8, 0.5, 1.0, "worse", cost=NAN, after_looking="seeds"),
     row("altup", 1.01, 0.9, 1.1, "undecided", rate="best rates"),
 ]
 
@@ -92,17 +92,17 @@ def test_the_table_of_worth_in_percent() -> None:
     lines = worth_table(ROWS[:2], LABELS).splitlines()
     # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
     assert lines[2:] == [
-        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more |",
-        "| HC | −25 % (−100 to 0 %) | – | – | – |",
+        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more | 5 |",
+        "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | – | 5 |",
     ]
     # A column without values is left out.
-    assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [3] * 3
+    assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [4] * 3
 
 
 def test_worth_section_has_every_connection() -> None:
     text = worth_section(shown(ROWS), "text", LABELS)
     assert text.startswith("## What is it worth?\n")
-    assert "| mHC |" in text and "| HC |" in text
+    assert "| mHC |" in text and "| HC, seeds chosen after looking |" in text
     assert "questions: 1 comparison of 5 seeds" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
     assert "questions: mHC; and 1 comp" in worth_section(shown(more), "text", LABELS)

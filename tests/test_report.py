@@ -493,26 +493,29 @@ def test_the_config_that_a_report_names_is_there_and_current(shipped, tmp_path):
 
 def test_page_marks_settings_chosen_after_looking_and_their_verdicts(quick, tmp_path):
     chosen = {
-        "seeds": {"why": "two were added", "verdicts_at": [24]},
+        "seeds": {"why": "two were added", "verdicts_at": [24], "verdicts_of": ["hc"]},
         "optimizer.lr": {"why": "on the plain network"},
     }
-    own = {"variants": ["baseline", "mhc"], "backends": ["torch"], "depths": [12, 24]}
-    own["contrasts"] = [{"question": "Is it better?", "pairs": [["mhc", "baseline"]]}]
+    own = {"variants": ["baseline", "mhc", "hc"], "backends": ["torch"], "depths": [12, 24]}
+    pairs = [["mhc", "baseline"], ["hc", "baseline"]]
+    own["contrasts"] = [{"question": "Is it better?", "pairs": pairs}]
     config = config_with(tmp_path, ("own",), own={**own, "chosen_after_looking": chosen})
     rows = [
         run(study="own", depth=depth, variant=v, seed=s, machine=GPU_PLATFORM, loss_final=loss + s)
         for depth in (12, 24)
-        for v, loss in (("baseline", 10.0), ("mhc", 1.0))
+        for v, loss in (("baseline", 10.0), ("mhc", 1.0), ("hc", 1.0))
         for s in range(3)
     ]
     text = page(write_all(config, *quick, rows, []), "own")
     settings = {row[0]: row[2] for row in tables_in(section(text, "## Settings"))[0][2:]}
     marked = {name: why for name, why in settings.items() if why}
     assert marked == {"`seeds`": "two were added", "`optimizer.lr`": "on the plain network"}
-    verdicts = {row[4]: row[-1] for row in tables_in(section(text, "## Effects"))[0][2:]}
-    assert verdicts == {"12": "better", "24": "better, seeds chosen after looking"}
+    verdicts = {(row[1], row[4]): row[-1] for row in tables_in(section(text, "## Effects"))[0][2:]}
+    marked = "better, seeds chosen after looking"
+    assert verdicts.pop(("mhc", "12")) == "better"
+    assert verdicts == {("mhc", "24"): marked, ("hc", "12"): marked, ("hc", "24"): marked}
     assert [f"{depth} layers: mhc against baseline is" in text for depth in (12, 24)] == [True] * 2
-    assert "made by commit 0d34bb1 (12 runs)." in section(text, "## How to repeat it")
+    assert "made by commit 0d34bb1 (18 runs)." in section(text, "## How to repeat it")
 
 
 # --- platforms ----------------------------------------------------------------------------------

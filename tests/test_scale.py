@@ -389,6 +389,7 @@ def test_designs_with_equal_verdicts_share_a_sentence():
         (0.011, 0.03, "lasts"),
         (0.009, 0.03, "undecided"),
         (-0.02, 0.009, "an early speed-up alone"),
+        (-0.03, -0.001, "no gain"),
         (NAN, NAN, "undecided"),  # one seed only
     ],
 )

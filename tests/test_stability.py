@@ -270,7 +270,7 @@ def test_page_states_the_largest_rates_that_train(told):
         "layers: 0.004",
         "at least 0.008",
         "0.001",
-        "Against baseline, the largest rate of hc is smaller (× 0.5, 0.25 to 0.5).",
+        "Against baseline, the largest rate of hc is smaller (× 0.5, range 0.25 to 0.5).",
         "the largest rate of mhc is larger.",
         "12 of 12 runs of mhc have a loss spike (12 of 12 spikes recovered)",
         "and 8 diverged",

@@ -147,7 +147,7 @@ def test_only_seeds_of_the_same_cell_and_platform_are_averaged(other):
 def compared(left, right):
     """The row that compares these runs, torch first."""
     cells = frame(left, [{**row, "backend": "mlx", "platform": "mlx"} for row in right])
-    (row,) = comparison_table(cells, summary_table(cells)).to_dict("records")
+    (row,) = comparison_table(cells).to_dict("records")
     return row
 
 

@@ -129,12 +129,12 @@ ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
         (
             [row("altup", rate="best rates", verdict="undecided"), row()],
             f"{NONE_PAYS} {COSTS_70} {AT_BEST} no connection is shown to be better; the best mean "
-            "is altup, 20 % (17 to 23 %) of the steps saved, undecided.",
+            "is altup, 20 % (17 to 23 %) of the steps saved, undecided with 5 seeds.",
         ),
         (
             [row("altup", 0.8, 0.5, 1.0, rate="best rates", verdict="worse"), row()],
             f"{NONE_PAYS} {COSTS_70} {AT_BEST} no connection is shown to be better; the best mean "
-            "is altup, −25 % (−100 to 0 %) of the steps saved, worse than plain.",
+            "is altup, −25 % (−100 to 0 %) of the steps saved, worse than plain with 5 seeds.",
         ),
         # A connection has a row at one rate, and one at best rates.
         (
@@ -200,7 +200,7 @@ def test_without_a_ladder_there_is_no_advice():
     [
         ("at", 0.25, 0.75, "0.5 (0.25 to 0.75)"),
         ("at", 0, 0.75, "0.5 (below 0.75)"),
-        ("at", 0.25, math.inf, "0.5 (from 0.25)"),
+        ("at", 0.25, math.inf, "at least 0.25"),
         ("at", 0, math.inf, "0.5 (open at both ends)"),
         ("at", NAN, NAN, "0.5"),
         ("beyond", NAN, NAN, "beyond 0.5"),
@@ -267,14 +267,14 @@ def test_report_begins_with_the_worth_of_connections(told):
     rows = [[cell.strip() for cell in row] for row in rows[:4]]
     assert rows[0] == [
         "connection", "steps saved", "pays if a step costs less than",
-        "a step costs here, 16 channels", "128 channels", "operations, counted", "verdict",
-        "in its authors' words",
+        "a step costs here, 16 channels", "128 channels", "operations, counted", "seeds",
+        "verdict", "in its authors' words",
     ]  # fmt: skip
     shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
     assert shown == [
-        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more",
+        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more", "3",
          "better", "–"],
-        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "worse", "–"],
+        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "3", "worse", "–"],
     ]  # fmt: skip
 
 

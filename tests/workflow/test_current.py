@@ -196,11 +196,14 @@ def test_all_programs_agree_on_current_runs(here):
     assert to_train(here) == everyone([])
 
 
-@pytest.mark.parametrize("name", ["spec.json", "metrics.jsonl", "mixing.safetensors"])
-def test_a_run_that_lost_a_file_is_trained_again_though_tables_ask_for_manifests_alone(here, name):
+@pytest.mark.parametrize("target", ["tables", "report", "page"])
+@pytest.mark.parametrize("name", ["spec.json", "manifest.json", "mixing.safetensors", "."])
+def test_a_run_that_lost_a_file_or_all_is_trained_again_for_any_target(here, name, target):
+    """No target but `all` requests these files, and its tables are there."""
     cell = "depth-mlx/2L/mhc/torch/seed0"
-    (run_of(cell) / name).unlink()
-    trained = [output for rule, output in here.planned("tables") if rule == "train"]
+    lost = run_of(cell) / name
+    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    trained = [output for rule, output in here.planned(target) if rule == "train"]
     assert {output.removeprefix("runs/").rpartition("/")[0] for output in trained} == {cell}
 
 

@@ -19,7 +19,7 @@ def verify(fathom):
 def derived(folder):
     """Content of every file that is made from runs, by name."""
     results = folder / "results/smoke"
-    files = [*results.glob("*.*"), *results.glob("tables/*"), *results.glob("figures/**/*.*")]
+    files = [*results.glob("*.*"), *results.glob("tables/**/*"), *results.glob("figures/**/*.*")]
     return {str(f.relative_to(results)): f.read_bytes() for f in files if f.is_file()}
 
 
@@ -35,6 +35,8 @@ def damage_everything(results):
         table = results / "tables" / name
         table.write_text(table.read_text().replace("mhc", "mch", 1))
     (results / "tables/cells.csv").unlink()
+    (results / "tables/answers.csv").unlink()
+    (results / "tables/studies/depth-mlx/worth.csv").unlink()
     shutil.copy(results / "figures/depth-mlx/mlx/depth_scaling.png", torch)
     (torch / "loss_comparison.png").unlink()
     (results / "figures/depth-torch/mlx/figures.json").unlink()
@@ -47,7 +49,8 @@ def damage_everything(results):
     shown = {"index.html"} if (results / "index.html").exists() else set()
     return shown | {
         "config.json", "RESULTS.md", "COMPARISON.md", "tables/claims.csv", "tables/summary.csv",
-        "tables/cells.csv", "figures/depth-mlx/torch/depth_scaling.png",
+        "tables/cells.csv", "tables/answers.csv", "tables/studies/depth-mlx/worth.csv",
+        "figures/depth-mlx/torch/depth_scaling.png",
         "figures/depth-mlx/torch/loss_comparison.png",
         "figures/depth-mlx/torch/grad_norm_comparison.svg", "figures/depth-torch/mlx/figures.json",
         "figures/overview/published.png", "figures/old/torch/loss.png",

@@ -14,6 +14,7 @@ from fathom.report.reports import check_folder
 from fathom.report.snakemake_console import Console, install, log_group_errors
 from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash
+from fathom.runs.validate import why_again
 
 CONFIG = or_exit(START.load, config)
 or_exit(check_folder, CONFIG)
@@ -69,8 +70,8 @@ def csvs(*names):
 
 
 @functools.cache
-def why_again(cell):
-    return or_exit(PLAN.why_again, cell)
+def run_of(cell):
+    return or_exit(PLAN.run, cell)
 
 
 def cell_of(w):
@@ -78,9 +79,12 @@ def cell_of(w):
 
 
 def inputs_of_training(w):
-    """STARTED, newer than a run that is not current, and the data set that the cell reads, if any."""
+    """STARTED, newer than tables without a current run, and the cell's data set, if any.
+
+    Also for a missing run: Snakemake ignores missing files between a target and its inputs.
+    """
     cell = cell_of(w)
-    started = STARTED if why_again(cell) else ancient(STARTED)
+    started = ancient(STARTED) if run_of(cell).counts else STARTED
     return [started, *ancient(PLAN.data_files([cell]))]
 
 
@@ -91,7 +95,8 @@ def files_of_replay(w):
 
 
 def why_job_again(job):
-    return why_again(cell_of(job.wildcards)) if STARTED in job.input and job.wildcards else ""
+    is_training = STARTED in job.input and job.wildcards
+    return why_again(run_of(cell_of(job.wildcards))) if is_training else ""
 
 
 @functools.cache

@@ -85,5 +85,5 @@ checkpoint claims:
 
 rule tables:
     input:
-        TABLES,
-        TIMES,
+        rules.run_tables.output,
+        rules.claims.output,

@@ -32,6 +32,7 @@ from fathom.analysis.significance import (
     p_value,
     score_verdict,
     seeds_to_decide,
+    tests_on,
 )
 from fathom.analysis.statistics import (
     FARTHEST,
@@ -92,8 +93,8 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     PERCENT for a positive score, whose ratio is compared, POINTS for a share, else the score's own;
     empty for other metrics. `against_mean` is the mean of `against` over the same seeds (geometric
     for a positive score), `seed_sd` its standard deviation in `unit`. A seed counts if both sides
-    have a value. `p` tests for no effect; `p_holm` is p corrected for the study's contrasts on the
-    platform, metric by metric. `against_plain`: whether `against` is a plain residual network.
+    have a value. `p` tests for no effect; `p_holm` is p corrected for the study's contrasts, metric
+    by metric (`tests_on`). `against_plain`: whether `against` is a plain residual network.
     `differs_in`: the settings in which the two differ, named by `differing_settings`. `at_edge`:
     the sides of a contrast at the best rates whose rate is the smallest or the largest tried.
     `after_looking`: the settings chosen by results on which the verdict rests.
@@ -120,7 +121,9 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                     "against_plain": config.connection(name, one.against).kind == "plain",
                     "differs_in": ", ".join(differing_settings(config, sides)),
                     "at_edge": one.at_edge,
-                    "after_looking": config.studies[name].chosen_after_looking_at(depth),
+                    "after_looking": config.studies[name].chosen_after_looking_at(
+                        depth, "" if one.question == AT_BEST_RATE else one.variant
+                    ),
                 }
                 # A single stream has no similarity of streams and no matrices to differ in.
                 is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
@@ -325,19 +328,22 @@ def in_unit(effect: float, unit: str) -> float:
 
 def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
     """The rows of a study with their verdicts, which depend on the number of its tests."""
-    families: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        families[row["platform"], row["metric"]].append(row)
+        families[row["metric"]].append(row)
     for family in families.values():
-        # A pair that is named twice, and pairs of runs that are equal bit for bit, are one test.
-        p_of = {_same_numbers(row): row["p"] for row in family}
-        p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
-        for row in family:
-            row["p_holm"] = p_holm[_same_numbers(row)]
-            row["verdict"] = _verdict(row, score)
-            if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
-                found = row["on_scale"]
-                row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
+        for platform in dict.fromkeys(row["platform"] for row in family):
+            tests = tests_on(platform, family, ("depth", "question", "variant", "against"))
+            # Pairs that are named twice or whose runs are equal bit for bit are one test.
+            p_of = {_same_numbers(row): row["p"] for row in tests}
+            p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
+            for row in family:
+                if row["platform"] == platform:
+                    row["p_holm"] = p_holm.get(_same_numbers(row), math.nan)
+                    row["verdict"] = _verdict(row, score)
+                    if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
+                        found = row["on_scale"]
+                        row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
     yield from rows
 
 

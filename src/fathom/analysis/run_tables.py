@@ -62,7 +62,7 @@ def write_tables(config: Config, folder: Path) -> None:
         "cells.csv": cells,
         "summary.csv": summary,
         PROFILES: profiles_table(curves, rows),
-        "comparison.csv": comparison_table(cells, summary),
+        "comparison.csv": comparison_table(cells),
         "platforms.csv": platforms_table(runs),
     }
     save_tables(tables, folder, config.studies)
@@ -254,19 +254,17 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
     return table_of(rows, "summary.csv")
 
 
-def comparison_table(cells: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+def comparison_table(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of platform differences: a row per study × depth × variant and pair of platforms.
 
     Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
     gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
+    The platforms of a pair are in the order of trajectories.csv.
     """
     rows = []
-    for a, b in combinations(summary["platform"].unique(), 2):
-        left, right = (summary.loc[summary["platform"] == side, CELL] for side in (a, b))
-        both = left.merge(right)
-        for _, pair in both.iterrows():
-            row = {**pair[CELL], "platform_a": a, "platform_b": b}
-            same = cells[(cells[CELL] == pair[CELL].tolist()).all(axis=1)]
+    for cell, same in counted(cells).groupby(CELL, sort=False):
+        for a, b in combinations(same["platform"].unique(), 2):
+            row = {**dict(zip(CELL, cell, strict=True)), "platform_a": a, "platform_b": b}
             one, other = (same[same["platform"] == side] for side in (a, b))
             seeds = one.merge(other, on="seed", suffixes=("_a", "_b"))
             row["seeds"] = len(seeds)

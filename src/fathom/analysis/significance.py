@@ -6,7 +6,8 @@ Definitions: docs/definitions.md, "Effects".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fathom.analysis.statistics import Interval, t_quantile
 
@@ -48,6 +49,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * p))
         found[i] = largest
     return found
+
+
+def tests_on(
+    platform: str, rows: Sequence[Mapping[str, Any]], pair: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """A study's tests as they count on a platform: its own, then those of other platforms alone.
+
+    One family for all platforms: on a machine with few of a study's pairs, these would else escape
+    the correction. A pair counts once, with its first p elsewhere if it has none here. `pair`: the
+    columns that identify a pair.
+    """
+    by_pair: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["platform"] != platform):
+        if not math.isnan(row["p"]):
+            by_pair.setdefault(tuple(row[name] for name in pair), row)
+    return list(by_pair.values())
 
 
 def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str:

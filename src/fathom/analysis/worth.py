@@ -16,7 +16,7 @@ import pandas as pd
 from fathom.analysis.best_rates import pairs_at_best_rates, runs_of
 from fathom.analysis.effects import AT_BEST_RATE, ends_of, in_unit, unit_of
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
-from fathom.analysis.significance import holm, p_value, score_verdict
+from fathom.analysis.significance import holm, p_value, score_verdict, tests_on
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
 from fathom.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom.analysis.tables import (
@@ -65,8 +65,8 @@ def worth_table(
     step multiplier m with the ends of its interval. `answer` is the variant's place on the ladder,
     `on_ladder` the number of seeds with a whole ladder, `outside` the number of them outside it.
     `p` tests for equal scores after equal steps. `p_holm` is p corrected: for a pair in the table
-    `effects` it is the value there, for others it is corrected over all comparisons of the study on
-    the platform, there and here.
+    `effects` it is the value there, for others it is corrected over all comparisons of the study,
+    there and here (`tests_on`).
     `break_even` is the overhead of a step at which the variant stops paying, m − 1.
 
     `cost` is the time of a step over the plain network's at the study's `width`, `cost_wider` the
@@ -85,9 +85,12 @@ def worth_table(
                 continue
             deep = by_depth.get(tuple(labels[key] for key in KEY))
             is_told = deep is not None and pair.rate == ONE_RATE
+            chosen = config.studies[name].chosen_after_looking_at(
+                labels["depth"], pair.variant if pair.rate == ONE_RATE else ""
+            )
             found.append(
                 labels
-                | {"after_looking": config.studies[name].chosen_after_looking_at(labels["depth"])}
+                | {"after_looking": chosen}
                 | row
                 | _cost(times, labels, row)
                 | _cost_wider(wider, labels)
@@ -214,28 +217,32 @@ def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[d
     Rows without a ladder have no verdict.
     """
     yield from (row for row in rows if not row["answer"])
-    for platform in dict.fromkeys(row["platform"] for row in rows):
-        family = [row for row in rows if row["platform"] == platform and row["answer"]]
-        asked = effects[effects["platform"] == platform]
-        p_holm = {
-            _key(row, BEST_RATES if row["question"] == AT_BEST_RATE else ONE_RATE): row["p_holm"]
-            for row in asked.to_dict("records")
-        }
-        keys = [_key(row, row["rate"]) for row in family]
-        others = {key: row["p"] for key, row in zip(keys, family, strict=True) if key not in p_holm}
-        both = [*asked.drop_duplicates(["depth", "effect", "p"])["p"], *others.values()]
-        p_holm |= zip(others, holm(both)[-len(others) :], strict=True) if others else ()
-        for key, row in zip(keys, family, strict=True):
-            p = p_holm[key]
-            verdict = score_verdict(
-                p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
-            )
-            yield row | {"p_holm": p, "verdict": verdict}
+    asked = effects.to_dict("records")
+    p_asked = {
+        _key(row, BEST_RATES if row["question"] == AT_BEST_RATE else ONE_RATE): row["p_holm"]
+        for row in asked
+    }
+    judged = [row for row in rows if row["answer"]]
+    others = [row for row in judged if _key(row, row["rate"]) not in p_asked]
+    for platform in dict.fromkeys(row["platform"] for row in judged):
+        tests = tests_on(platform, asked, ("depth", "question", "variant", "against"))
+        found = {(row["depth"], row["effect"], row["p"]): row["p"] for row in tests}
+        unasked = tests_on(platform, others, ("depth", "rate", "variant", "against"))
+        both = holm([*found.values(), *(row["p"] for row in unasked)])
+        keys = [_key(row, row["rate"]) for row in unasked]
+        p_holm = p_asked | dict(zip(keys, both[len(found) :], strict=True))
+        for row in judged:
+            if row["platform"] == platform:
+                p = p_holm.get(_key(row, row["rate"]), math.nan)
+                verdict = score_verdict(
+                    p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
+                )
+                yield row | {"p_holm": p, "verdict": verdict}
 
 
 def _key(row: Mapping[str, Any], rate: str) -> tuple[Any, ...]:
     """A key that rows of this table and of effects.csv share if they are the same test."""
-    return (rate, *(row[name] for name in ("depth", "variant", "against", "seeds")))
+    return (rate, *(row[name] for name in ("platform", "depth", "variant", "against", "seeds")))
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,3 +141,6 @@ class AfterLooking(Settings):
     verdicts_at: tuple[Positive, ...] = Field(
         (), description="depths at which verdicts on effects and worth rest on the choice"
     )
+    verdicts_of: tuple[Label, ...] = Field(
+        (), description="variants whose verdicts on effects and worth rest on it, at any depth"
+    )

@@ -171,6 +171,10 @@ class Study(Settings):
                         "like seeds, steps or optimizer.lr"
                     )
                 own = own[part]
+        named |= {
+            f"chosen_after_looking.{key}.verdicts_of": one.verdicts_of
+            for key, one in self.chosen_after_looking.items()
+        }
         named["accumulate"] = self.accumulate if isinstance(self.accumulate, dict) else ()
         named |= {"ladder": self.ladder, "plain_at_size": self.plain_at_size}
         for key, labels in named.items():
@@ -222,10 +226,16 @@ class Study(Settings):
                 )
         return self
 
-    def chosen_after_looking_at(self, depth: int) -> str:
-        """The settings chosen by results on which verdicts at a depth rest, as in 'seeds'."""
-        chosen = self.chosen_after_looking.items()
-        return ", ".join(name for name, one in chosen if depth in one.verdicts_at)
+    def chosen_after_looking_at(self, depth: int, variant: str = "") -> str:
+        """The settings chosen by results on which a verdict rests, as in 'seeds'.
+
+        `variant`: empty for a pair at best rates, which has only the seeds of all rates.
+        """
+        return ", ".join(
+            name
+            for name, one in self.chosen_after_looking.items()
+            if depth in one.verdicts_at or variant in one.verdicts_of
+        )
 
     def values(self, axis: str) -> list[Any]:
         """The study's values on one of AXES."""

@@ -17,6 +17,7 @@ from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import AXES, read_steps, read_with_times
 from fathom.config import Config, check_config
 from fathom.report.draw import draw_study
+from fathom.report.reports import check_is_no_report_folder
 from fathom.settings import ConfigError, deep_merge
 from fathom.system.files import write_text
 
@@ -32,6 +33,7 @@ def comparison(task: str, changes: Mapping[str, Any], out: Path) -> Config:
     if task not in known:
         raise ConfigError(f"unknown task '{task}' for compare (known: {', '.join(known)})")
     study = deep_merge(tasks.presentation(task).comparison or {}, _given(changes))
+    check_is_no_report_folder(out)
     return check_config({"results": str(out), "studies": {STUDY: study}}, "compare")
 
 

@@ -32,15 +32,25 @@ from fathom.report.formatting import number, with_interval
 from fathom.report.kept import BUNDLES
 from fathom.report.records import Record, records
 from fathom.report.render import check_numbers, environment_of, fill
+from fathom.report.reports import check_is_no_report_folder
 from fathom.runs.bundle import make_rows, unpack
 from fathom.runs.contract import Check, examine, gradients_by_layer, plain_problem
-from fathom.runs.folder import MANIFEST, read_manifest, read_rows, read_spec, run_folder
+from fathom.runs.folder import (
+    MANIFEST,
+    SPEC,
+    read_json,
+    read_manifest,
+    read_rows,
+    read_spec,
+    run_folder,
+)
 from fathom.runs.replay import repeat
 from fathom.runs.run import Run
 from fathom.runs.training import connect, time_step
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 from fathom.system.files import write_text
+from fathom.system.text import one_line
 from fathom.tasks import Problem
 
 DEPTHS = {"released": 12, "state": 8}
@@ -121,8 +131,7 @@ def make_plan(
         wanted = " nor ".join(DEPTHS)
         raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to compare with")
     kept = None if quick else Path(base.results)
-    if kept and kept.resolve() == out.resolve():
-        raise ConfigError(f"{out}: is the kept result; choose another folder with --out")
+    check_is_no_report_folder(out)
     if kept and not (kept / "tables" / "cells.csv").is_file():
         raise ConfigError(
             f"{kept}/tables/cells.csv: missing; restore it with git checkout {kept}, or "
@@ -157,6 +166,13 @@ def make_plan(
         place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
         lines = [place.sub("", line) for line in str(error).splitlines()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
+    for file in sorted(out.glob(f"runs/*/*/{label}/*/*/{SPEC}")):
+        there = read_json(file)["connection"]
+        if (there["module"], there["settings"]) != (path, dict(arguments)):
+            raise ConfigError(
+                f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
+                "another folder with --out"
+            )
     return Plan(config, path, label, kept, seeds)
 
 
@@ -173,7 +189,12 @@ def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
 def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
     spec = plan.config.spec(plan.cells(study)[0])
     problem, backend = Problem(spec), connect(spec, compute)
-    yield from examine(problem, backend)
+    is_broken = False
+    for check in examine(problem, backend):
+        is_broken |= check.failed
+        yield check
+    if is_broken:
+        return
     with own_code(spec.connection):
         yield from _measure(problem, backend, compute)
     if plan.kept:
@@ -189,9 +210,15 @@ def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[C
     turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
     ours, theirs = map(min, zip(*turns, strict=True))
     cost = ours / theirs
-    yield Check(COST, f"{number(cost)} times the plain network's time", value=cost)
-    ours, theirs = (count_step(p).operations for p in (problem, plain))
-    yield Check("operations of a step", f"{number(ours / theirs)} times the plain network's")
+    ratios = sorted(ours / theirs for ours, theirs in turns)
+    spread = f"{number(ratios[0], 3)} to {number(ratios[-1], 3)} in single turns"
+    yield Check(COST, f"{number(cost, 3)} times the plain network's time ({spread})", value=cost)
+    try:  # without numbers, on a device without memory
+        ours, theirs = (count_step(p).operations for p in (problem, plain))
+        counted = f"{number(ours / theirs)} times the plain network's"
+    except (RuntimeError, NotImplementedError) as error:
+        counted = f"not counted on tensors without numbers: {one_line(str(error), 100)}"
+    yield Check("operations of a step", counted)
     by_layer = {"connection": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
@@ -383,8 +410,9 @@ def _diagnostics(ours: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _order(row: Record, better: str) -> tuple[float, float]:
-    """Sort key: highest step multiplier first, then best score; missing values last."""
-    worth = row["worth"]["multiplier"] if row["worth"] else math.nan
+    """Sort key: highest step multiplier first; then bounds and others, best score first."""
+    is_number = row["worth"] and row["worth"]["answer"] == "at"  # else a bound
+    worth = row["worth"]["multiplier"] if is_number else math.nan
     mean = row["mean"] if better == "lower" else -row["mean"]
     return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))
 

@@ -16,19 +16,19 @@ from fathom.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import Declaration, figures_of_study, files_of
 from fathom.report.learned import mixing_cells, mixing_file, sampled_cells
-from fathom.runs import validate
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom.runs.run import Run
 from fathom.runs.status import trainable
 from fathom.runs.training_code import metrics_code, training_code_hash
+from fathom.runs.validate import imported_runs, validate_run
 from fathom.runs.verdict import replay_file
 
 Measured = tuple[Platform, Cell]
 """A cell with a run that counts, and the platform of the run."""
 
 STARTED = ".snakemake/fathom-started"
-"""An input of trainings, newer than every run; its time counts only for stale runs."""
+"""An input of trainings, newer than every run; its time counts only without a current run."""
 
 DATA_READY = ".snakemake/fathom-{dataset}"
 """A file for each available data set. `compute.data` does not change its name."""
@@ -43,7 +43,7 @@ class Plan:
         self.cells, self.left_out = trainable(config, installed)
         self.measured: list[Measured] = [(Platform(cell.backend), cell) for cell in self.cells]
         """Cells whose runs count without a replay."""
-        arrived = validate.imported_runs(config)
+        arrived = imported_runs(config)
         self.imported = [run for run in arrived if run.replay]
         """Imported runs of the current spec, to replay; `fathom status` names the others."""
         self.others = [f"{run.folder}: {run.reason}" for run in arrived if not run.replay]
@@ -80,9 +80,9 @@ class Plan:
         self.config.check_trains()
         return self.config.spec(cell)
 
-    def why_again(self, cell: Cell) -> str:
-        """Why a run with a manifest is trained again; empty if it is current or has none."""
-        return validate.why_again(run_folder(Path(self.config.results), cell), self.spec(cell))
+    def run(self, cell: Cell) -> Run:
+        """The run that was trained here, judged."""
+        return validate_run(run_folder(Path(self.config.results), cell), self.spec(cell))
 
     def data_files(self, cells: Iterable[Cell]) -> list[str]:
         """DATA_READY of each data set that these cells read."""
@@ -125,7 +125,7 @@ class Plan:
 
     def replayed(self) -> list[Measured]:
         """The imported runs that count after their replays."""
-        runs = validate.imported_runs(self.config) if self.replay_files else []
+        runs = imported_runs(self.config) if self.replay_files else []
         return [(Platform(run.cell.backend, run.platform), run.cell) for run in runs if run.counts]
 
     def code_hash(self, *modules: str) -> str:

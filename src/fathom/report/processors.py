@@ -89,7 +89,7 @@ def processors_table() -> str:
     table = markdown_table(head, lines, numbers=4)
     left = ", ".join(f"`{name}`" for name in config.studies if name not in set(rows["study"]))
     others = f"\nNo network of these studies was trained again: {left}.\n" if left else ""
-    return f"The kept runs are from {where}. The table compares other machines:\n\n{table}{others}"
+    return f"Runs from {where} are compared with those from other machines:\n\n{table}{others}"
 
 
 def _on_gpus(cells: pd.DataFrame, platforms: pd.DataFrame) -> pd.DataFrame:

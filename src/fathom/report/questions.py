@@ -385,6 +385,8 @@ def _contrasts(
 
 def _evidence(row: Record, study: StudyPresenter, results: Results) -> Evidence:
     sides = f"{results.name(row['variant'])} against {results.name(row['against'])}"
+    if row["question"] == AT_BEST_RATE:  # another seed may have chosen another rate
+        sides += f" (the rates of most of {row['seeds']:g} seeds)"
     found = describe_effect(row, study.score.label)
     text = f"{sides}, {study.count_layers(row['depth'])}, is {found}"
     return Evidence(text, f"tables/effects.csv#L{row['line']}")

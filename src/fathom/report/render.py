@@ -154,7 +154,7 @@ def build_context(
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "published": bool((tables["published"]["platform"] != "").any()),
         "nats_below_plain": len(tables["sizes"]) > 0,
-        "multiplier_against_width": len(tables["sizes"]) > 0,
+        "multiplier_by_size": len(tables["sizes"]) > 0,
     }
     worth = present_worth(published.worth, tables["worth"], config.labels)
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]

@@ -49,6 +49,14 @@ def check_folder(config: Config) -> None:
         )
 
 
+def check_is_no_report_folder(folder: Path) -> None:
+    """Raise ConfigError if a folder holds the tables and reports of a config."""
+    if (folder / CONFIG).exists():
+        raise ConfigError(
+            f"{folder}: has the results of a config; choose another folder with --out"
+        )
+
+
 def kept_tables(config: Config) -> list[str]:
     """Tables of the kept result, if there is one, that reports show beside their own."""
     folder = Path(config.reference or "") / "tables"

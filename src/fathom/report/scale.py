@@ -18,7 +18,7 @@ from fathom.report.worth import Cost, compare_cost
 from fathom.settings import join_values
 
 PAYS, NEVER = "pays", "never pays"
-LASTS, EARLY = "lasts", "an early speed-up alone"
+LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"
 
 LONG, LEAST_GAIN = 12_000, 0.01
 """Least steps of a long training, and least gain in nats that is no early speed-up alone."""
@@ -66,7 +66,7 @@ class ScalePresenter(NamedTuple):
 
     @property
     def long(self) -> list[Record]:
-        """The rows of LONG trainings, each with `lasts`: LASTS, EARLY or UNDECIDED."""
+        """The rows of LONG trainings, each with `lasts`."""
         return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
     def falsifier(self, design: str, cost: Cost) -> str:
@@ -96,10 +96,12 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
     )
 
 
-def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "undecided"]:
+def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain", "undecided"]:
     """Whether the gain of a long training is above LEAST_GAIN, by its 95 % interval."""
     if row["gain_low"] > LEAST_GAIN:
         return LASTS
+    if row["gain_high"] < 0:
+        return NONE
     return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
 
 

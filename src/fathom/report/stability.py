@@ -15,10 +15,10 @@ def largest_rate(row: Mapping[str, Any]) -> str:
     """The largest rate that trains with its range over seeds, as in 'at least 0.512'."""
     at, low, high = (row[f"largest{end}"] for end in ("", "_low", "_high"))
     if at == 0:
-        return "none tried" if high == 0 else f"none tried (none to {_bound(high, row)})"
+        return "none of those tried" + (f" (range to {_bound(high, row)})" if high else "")
     if low == high:
         return _bound(at, row)
-    return f"{_bound(at, row)} ({number(low) if low else 'none'} to {_bound(high, row)})"
+    return f"{_bound(at, row)} (range {number(low) if low else 'none'} to {_bound(high, row)})"
 
 
 def _bound(rate: float, row: Mapping[str, Any]) -> str:
@@ -34,9 +34,9 @@ def good_rates(row: Mapping[str, Any]) -> str:
 
 
 def compared_rate(row: Mapping[str, Any]) -> str:
-    """The verdict on two largest rates, as in 'larger (× 4, 2 to 8)'; empty without `against`.
+    """The verdict on two largest rates, as in 'larger (× 4, range 2 to 8)'.
 
-    If undecided, with the number of seeds for each verdict.
+    If undecided, with the number of seeds for each verdict. Empty without `against`.
     """
     if not row["against"]:
         return ""
@@ -50,5 +50,5 @@ def compared_rate(row: Mapping[str, Any]) -> str:
     if row["verdict"] == EQUAL or math.isnan(row["ratio"]):
         return str(row["verdict"])
     low, high = (number(row[f"ratio_{end}"]) for end in ("low", "high"))
-    spread = "" if low == high else f", {low} to {high}"
+    spread = "" if low == high else f", range {low} to {high}"
     return f"{row['verdict']} (× {number(row['ratio'])}{spread})"

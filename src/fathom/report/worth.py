@@ -14,7 +14,7 @@ from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import BEST_RATES, ONE_RATE
 from fathom.config import common_depth
-from fathom.report.comparisons import WITHIN, effect_with_interval
+from fathom.report.comparisons import WITHIN, after_looking, effect_with_interval
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
@@ -92,7 +92,8 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         names = ", ".join(_label(row, labels) for row in tuned if row in better)
         first = max(tuned, key=lambda row: row["multiplier"])
         mean = (
-            f"the best mean is {_label(first, labels)}, {saved_in_words(first)}, {_verdict(first)}"
+            f"the best mean is {_label(first, labels)}, {saved_in_words(first)}, {_verdict(first)} "
+            f"with {first['seeds']:g} seeds"
         )
         none = f"no connection is shown to be better; {mean}"
         told = f"these are better: {names}" if names else none
@@ -126,10 +127,11 @@ def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
     saved = steps_saved(row, bare=True)
     limit = f"It pays if a step takes less than {times} times as long as a plain one"
     costs = _times(row)
+    chosen = f" ({after_looking(row)})" if after_looking(row) else ""
     return [
         f"The largest significant gain {of_study}, at one learning rate for both, is that of "
         f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
-        f"for the same score, so {least}{saved} of the steps are saved",
+        f"for the same score, so {least}{saved} of the steps are saved{chosen}",
         f"{limit}; here it takes {costs}" if costs else limit,
     ]
 
@@ -182,7 +184,8 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
         here: lambda row: overhead(row["cost"]),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
         OPERATIONS: lambda row: overhead(row["operations"]),
-        VERDICT: lambda row: row["verdict"],
+        "seeds": lambda row: f"{row['seeds']:g}",
+        VERDICT: lambda row: ", ".join(filter(None, (row["verdict"], after_looking(row)))),
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}
@@ -238,7 +241,7 @@ def plain_change(row: Record) -> str:
 def depth_multiplier(row: Record) -> str:
     """Depth of a plain network with the same score, over the design's depth, with its interval.
 
-    As in '0.35 (0.3 to 0.4)'; empty if not measured.
+    As in '0.35 (0.3 to 0.4)' or 'at least 1.6'; empty if not measured.
     """
     if row["depth_answer"] in ("", UNKNOWN):
         return row["depth_answer"]
@@ -247,10 +250,9 @@ def depth_multiplier(row: Record) -> str:
         return f"{row['depth_answer']} {told}"
     if math.isnan(row["depth_low"]):
         return told
-    ends = ("below " if row["depth_low"] == 0 else f"{low} to ", high)
-    if row["depth_low"] == 0 and row["depth_high"] == math.inf:
-        return f"{told} (open at both ends)"
-    return f"{told} ({'from ' + low if row['depth_high'] == math.inf else ''.join(ends)})"
+    if row["depth_high"] == math.inf:  # some seed is beyond the deepest plain network
+        return f"at least {low}" if row["depth_low"] > 0 else f"{told} (open at both ends)"
+    return f"{told} ({'below' if row['depth_low'] == 0 else f'{low} to'} {high})"
 
 
 def overhead(cost: float) -> str:

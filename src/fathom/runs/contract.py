@@ -15,7 +15,7 @@ import numpy as np
 
 from fathom.backends import Backend
 from fathom.models.connections.connection import MixingTrace
-from fathom.models.connections.module import ModuleConnection, OwnCode
+from fathom.models.connections.module import ModuleConnection, OwnCode, created_parameters
 from fathom.models.connections.plain import Plain
 from fathom.models.network import inference_inputs
 from fathom.models.ops import Array, Layers, Ops
@@ -143,18 +143,24 @@ class Watched:
         def check(form: str, what: str) -> None:
             if form != wanted:
                 raise ConfigError(
-                    f"{self.whole.settings.module}: shapes: {what} {form}, but the input has "
-                    f"{wanted}"
+                    f"{self.whole.settings.module}: shapes: {what} is {form}, but must be "
+                    f"{wanted}, as the input of the pass"
                 )
 
         def called(k: int, layer: Callable[[Array], Array], x: Array) -> Array:
-            check(_form(x), f"function {k} is given")
+            check(_form(x), f"the input of function {k}")
             self.calls.append(k)
             return layer(x)
 
         functions = [partial(called, k, layer) for k, layer in enumerate(layers)]
-        found = self.whole.through(ops, params, x, functions, noise)
-        check(_form(found[0]), "the output has")
+        with created_parameters() as created:
+            found = self.whole.through(ops, params, x, functions, noise)
+        if created:
+            raise ConfigError(
+                f"{self.whole.settings.module}: parameters: a pass creates {join_values(created)}, "
+                "which no training changes; create them in __init__"
+            )
+        check(_form(found[0]), "the output")
         return found
 
     def check(self) -> Check:
@@ -169,7 +175,7 @@ class Watched:
 
 def _form(x: object) -> str:
     if not hasattr(x, "dtype"):
-        return f"is a {type(x).__name__}"
+        return f"a {type(x).__name__}"
     return f"{list(x.shape)} {str(x.dtype).rpartition('.')[2]}"
 
 

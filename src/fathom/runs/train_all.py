@@ -17,12 +17,14 @@ from pathlib import Path
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, Spec, installed_backends
 from fathom.models.connections.module import own_code
+from fathom.runs.contract import check_contract
 from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom.runs.folder import run_folder
 from fathom.runs.progress import log_lines
-from fathom.runs.training import run_cell, time_measurements, time_step
+from fathom.runs.training import connect, run_cell, time_measurements, time_step
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError, of_system
+from fathom.tasks import Problem
 
 
 def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
@@ -69,6 +71,8 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
     rates = {}
     for key, spec in timed.items():
+        # A broken contract would end the timing with an error that does not name it.
+        check_contract(Problem(spec), connect(spec, compute))
         with own_code(spec.connection):
             rates[key] = time_step(spec, compute) / assumed_step_seconds(spec)
     evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}

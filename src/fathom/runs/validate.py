@@ -77,13 +77,9 @@ def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
     return f"no hash of its code: {', '.join(missing)}" if missing else ""
 
 
-def why_again(folder: Path, spec: Spec) -> str:
-    """Why a run with a manifest is trained again; empty if it is current, or has no manifest.
-
-    A run can have a manifest and lack a file: a removal was killed, or somebody deleted it.
-    """
-    run = validate_run(folder, spec)
-    if run.counts or not (folder / MANIFEST).exists():
+def why_again(run: Run) -> str:
+    """Why a run is trained again; empty if it is current or was not finished."""
+    if run.counts or run.status in ("missing", "failed"):
         return ""
     return run.reason if run.status == "stale" else f"{run.status}: {run.reason}"
 

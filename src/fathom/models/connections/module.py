@@ -12,8 +12,8 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path, PurePath
@@ -96,6 +96,11 @@ class TorchModule(Settings):
         with OwnCode(self.module), torch.random.fork_rng([]), torch.inference_mode(False):
             torch.manual_seed(seed)
             module = made(**arguments)
+        if hidden := _hidden_modules(module):
+            raise ConfigError(
+                f"{self.module}: {hidden} holds parameters that PyTorch does not find; use "
+                "torch.nn.ModuleList, ModuleDict or ParameterList"
+            )
         for name, p in module.named_parameters():
             if p.is_complex():
                 raise ConfigError(f"{self.module}: {name} is complex; use torch.view_as_real")
@@ -163,12 +168,26 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
         code = compile(content, file, "exec")
     except SyntaxError as error:
         raise ConfigError(f"{file}: line {error.lineno}: {error.msg}") from error
+    before = set(sys.modules)
     with OwnCode(module):
         exec(code, vars(loaded))  # noqa: S102, the config names it
+    if beside := [name for name in sys.modules if name not in before and _is_beside(name, file)]:
+        raise ConfigError(
+            f"{file} imports {', '.join(beside)} from a file beside it, whose changes no run would "
+            "record; copy it into this file"
+        )
     if not callable(found := vars(loaded).get(name)):
         own = [n for n, value in vars(loaded).items() if callable(value)]
         raise ConfigError(f"{file} has no class or function {name}{did_you_mean(name, own)}")
     return found
+
+
+def _is_beside(name: str, file: str) -> bool:
+    """Whether an imported module's own file is in the folder of `file`, and not installed there."""
+    found = getattr(sys.modules[name], "__file__", None)
+    if not found or name.partition(".")[0] == "fathom" or "site-packages" in Path(found).parts:
+        return False
+    return Path(found).resolve().is_relative_to(Path(file).resolve().parent)
 
 
 class OwnCode:
@@ -214,6 +233,19 @@ def _as_module(function: Callable[..., Tensor]) -> nn.Module:
             return function(x0, functions)
 
     return Function()
+
+
+def _hidden_modules(module: nn.Module) -> str:
+    """The first attribute whose list, tuple or dict holds modules or parameters; empty if none."""
+    from torch import nn
+
+    for part in module.modules():
+        for name, value in vars(part).items():
+            inner = value.values() if isinstance(value, dict) else value
+            is_plain = isinstance(value, (list, tuple, dict)) and name not in vars(nn.Module())
+            if is_plain and any(isinstance(one, (nn.Module, nn.Parameter)) for one in inner):
+                return name
+    return ""
 
 
 def has_verbs(module: nn.Module) -> bool:
@@ -378,8 +410,35 @@ class ModuleConnection(Connection):
         if not has_verbs(state.module) or not hasattr(state.module, "trace"):
             return None
         found = state.module.trace(state.state)
+        if not (isinstance(found, Mapping) and {"H_res", "streams"} <= found.keys()):
+            raise ConfigError(
+                f"{self.settings.module}: trace: must return a dict of H_res and streams"
+            )
+        shape, layers = list(found["H_res"].shape), self.context.layers
+        if len(shape) != 3 or shape[0] != layers or shape[1] != shape[2]:
+            raise ConfigError(
+                f"{self.settings.module}: trace: H_res must be [{layers}, S, S], the mean over "
+                f"positions, but is {shape}"
+            )
+        if (streams := list(found["streams"].shape))[:1] != shape[1:2]:
+            raise ConfigError(
+                f"{self.settings.module}: trace: streams must be [{shape[1]}, …], but is {streams}"
+            )
         absent = dict.fromkeys(("H_res_of_one", "weights", "base", "gates", "embedding"))
         return MixingTrace(H_res=found["H_res"], streams=found["streams"], **absent)
+
+
+@contextmanager
+def created_parameters() -> Iterator[list[str]]:
+    """The names of parameters that are registered in any module meanwhile."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook
+
+    created: list[str] = []
+    hook = register_module_parameter_registration_hook(lambda _, name, p: created.append(name))
+    try:
+        yield created
+    finally:
+        hook.remove()
 
 
 def _constant(y: Tensor) -> Callable[[Tensor], Tensor]:
@@ -397,7 +456,7 @@ def _with_parameters(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Modu
 
     By id, since two names may share a parameter.
     """
-    twin = copy.copy(module)
+    twin = object.__new__(type(module))  # `copy.copy` refuses parametrised modules
     parts = {
         "_parameters": {n: values.get(id(p), p) for n, p in module._parameters.items()},
         "_modules": {
@@ -405,5 +464,5 @@ def _with_parameters(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Modu
             for n, m in module._modules.items()
         },
     }
-    vars(twin).update(parts)
+    vars(twin).update(vars(module) | parts)
     return twin

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,8 +37,8 @@ MAX_JITTER = 0.3
 PUBLISHED = "loss_final"
 """The published metric that is drawn; COMPARISON.md has all."""
 
-APART = {"parameters": 0.039, "channels": 0.0145}
-"""Distance between points of the same size on each axis, in decades."""
+APART = 0.02
+"""Distance between points of the same number of parameters, in decades."""
 
 BOUNDS = {"below": (-24,), "beyond": (24,), "both": (-24, 24)}
 """Vertical offsets of the arrows at a multiplier that is a bound, by answer, in points."""
@@ -240,7 +240,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
         return style.placeholder("no study was trained at several sizes")
     both = len(published_sizes) > 0
     page, (axes,) = style.grid(1, 1 + both, (SIZES_WIDTH, SIZES_HEIGHT), sharey=True)
-    _our_sizes(axes[0], sizes, "parameters", "gain", APART["parameters"])
+    _our_sizes(axes[0], sizes)
     _under(axes[0], [*_design_handles(sizes), *_shape_handles(_shapes(sizes))])
     axes[0].set_title("ours (nats per character)")
     axes[0].set_ylabel("nats below plain")
@@ -279,86 +279,84 @@ def _under(ax: Axes, handles: list[Line2D]) -> None:
 
 
 @figure
-def multiplier_against_width(sizes: pd.DataFrame, title: str) -> Figure:
-    """Is a connection worth more in a wider network? Step multiplier against channels.
+def multiplier_by_size(sizes: pd.DataFrame, title: str) -> Figure:
+    """Is a connection worth more in a larger network? Step multiplier by size and training steps.
 
-    A bar is the 95 % interval over seeds. Points of the same width are side by side; a line joins
-    points of a connection with the same layers and steps. A hollow marker with an arrow is a bound
-    without an interval: at least one seed is outside the ladder.
+    Sizes are ordered by their parameters, and the connections of a size are side by side. A bar is
+    the 95 % interval over seeds. A hollow marker with an arrow is a bound without an interval: at
+    least one seed is outside the ladder.
     """
     rows = sizes[sizes["answer"] != ""]
     if rows.empty:
         return style.placeholder("no study with a ladder was trained at several sizes")
-    page, ((ax,),) = style.grid(1, 1, (SIZES_WIDTH, SIZES_HEIGHT))
-    _our_sizes(ax, rows, "channels", "multiplier", APART["channels"], _shapes(sizes))
-    ax.axhline(1, color=palette.PALE, lw=1, zorder=0)
-    style.log_ticks(ax, sorted(rows["channels"].unique()))
-    ax.margins(y=0.18)  # for arrows
-    ax.set_xlabel("channels")
-    ax.set_ylabel("step multiplier")
-    here = set(_shapes(rows))
-    handles = [*_design_handles(rows), *_shape_handles(_shapes(sizes), here)]
+    designs = list(rows["design"].unique())
+    page, (axes,) = style.grid(1, rows["steps"].nunique(), (SIZES_WIDTH, SIZES_HEIGHT), sharey=True)
+    for ax, (steps, here) in zip(axes, rows.groupby("steps"), strict=True):
+        ax.set_title(f"{steps} steps")
+        _multipliers(ax, here, designs)
+        ax.set_xlabel("channels × layers")
+        ax.margins(y=0.18)  # for arrows
+    axes[0].set_ylabel("step multiplier")
+    handles = style.legend_handles(designs, marker="o", ms=8, lw=1.8)
     if rows["answer"].isin(BOUNDS).any():
         looks = {"mfc": "white", "mew": 2, "ms": 8}
         handles.append(style.mark_handle("bound: outside the ladder", "o", **looks))
     return style.finish(page, title, handles)
 
 
+def _multipliers(ax: Axes, rows: pd.DataFrame, designs: Sequence[str]) -> None:
+    """Draw the step multipliers of the networks trained for the same number of steps."""
+    shapes = rows.sort_values("parameters", kind="stable")[["channels", "layers"]].drop_duplicates()
+    places = {shape: i for i, shape in enumerate(shapes.itertuples(index=False, name=None))}
+    ax.axhline(1, color=palette.PALE, lw=1, zorder=0)
+    for row in rows.to_dict("records"):
+        aside = style.aside(designs.index(row["design"]), len(designs), 0.8 / len(designs))
+        x, y = places[row["channels"], row["layers"]] + aside, row["multiplier"]
+        looks = {"color": palette.colour_of(row["design"])}
+        for points in BOUNDS.get(row["answer"], ()):
+            ax.annotate(
+                "", (x, y), (0, points), textcoords="offset points",
+                arrowprops={"arrowstyle": "<|-", "lw": 1.8, "shrinkA": 0, **looks},
+            )  # fmt: skip
+        ax.vlines(x, row["low"], row["high"], lw=1.8, **looks)
+        ax.plot(x, y, "o", ms=7, mew=2, mfc="white" if row["answer"] in BOUNDS else None, **looks)
+    ax.set_xticks(
+        range(len(places)), [f"{channels:g}\n× {layers:g}" for channels, layers in places]
+    )
+    ax.set_xlim(-0.6, len(places) - 0.4)
+
+
 def _shapes(sizes: pd.DataFrame) -> list[tuple[int, int]]:
-    """(steps, layers) pairs, ascending; each has a marker, the same in both figures."""
+    """(steps, layers) pairs, ascending; each has a marker."""
     pairs = sizes[["steps", "layers"]].drop_duplicates().sort_values(["steps", "layers"])
     return list(pairs.itertuples(index=False, name=None))
 
 
-def _shape_handles(
-    shapes: list[tuple[int, int]], shown: Collection[tuple[int, int]] | None = None
-) -> list[Line2D]:
-    """Legend entries of (steps, layers) pairs; `shown`: only these."""
-    return [
-        style.mark_handle(
-            f"{style.count_layers(layers)}, {steps} steps", palette.marker_of(i), ms=8
-        )
-        for i, (steps, layers) in enumerate(shapes)
-        if shown is None or (steps, layers) in shown
-    ]
+def _shape_handles(shapes: list[tuple[int, int]]) -> list[Line2D]:
+    """Legend entries of (steps, layers) pairs."""
+    names = (f"{style.count_layers(layers)}, {steps} steps" for steps, layers in shapes)
+    return style.marker_handles(list(names), ms=8)
 
 
 def _design_handles(sizes: pd.DataFrame) -> list[Line2D]:
     return style.legend_handles(sizes["design"].unique(), lw=4)
 
 
-def _our_sizes(
-    ax: Axes,
-    rows: pd.DataFrame,
-    axis: str,
-    value: str,
-    apart: float,
-    shapes: list[tuple[int, int]] | None = None,
-) -> None:
-    """Draw points over sizes with their intervals: colours of designs, markers of `shapes`.
+def _our_sizes(ax: Axes, rows: pd.DataFrame) -> None:
+    """Draw differences over parameters: colours of designs, markers of (steps, layers).
 
-    `value`: the column; two more columns have the ends of its interval. Points at the same place of
-    `axis` are moved apart by `apart` decades. Lines join a design's points of one shape.
+    Points of the same size are moved apart. Lines join a design's points of one marker.
     """
-    shapes = shapes or _shapes(rows)
-    low, high = ("low", "high") if value == "multiplier" else (f"{value}_low", f"{value}_high")
+    shapes = _shapes(rows)
     rows = rows.sort_values(["steps", "layers", "design"], kind="stable")
-    place = rows.groupby(axis).cumcount()
-    count = rows.groupby(axis)[axis].transform("size")
-    rows = rows.assign(x=rows[axis] * 10 ** (apart * (place - (count - 1) / 2)))
+    place = rows.groupby("parameters").cumcount()
+    count = rows.groupby("parameters")["parameters"].transform("size")
+    rows = rows.assign(x=rows["parameters"] * 10 ** (APART * (place - (count - 1) / 2)))
     for (steps, layers, design), own in rows.groupby(["steps", "layers", "design"], sort=False):
         looks = {"color": palette.colour_of(design)}
-        bound = own["answer"].isin(BOUNDS) & (value == "multiplier")
-        told = own[~bound].sort_values("x")
-        if told[axis].is_unique:  # else one size was trained twice
-            ax.plot(told["x"], told[value], lw=1, **looks)
-        ax.vlines(own["x"], own[low], own[high], lw=1.8, **looks)
-        for x, y, answer, is_bound in zip(own["x"], own[value], own["answer"], bound, strict=True):
-            marker = palette.marker_of(shapes.index((steps, layers)))
-            if is_bound:
-                for points in BOUNDS[answer]:
-                    ax.annotate(
-                        "", (x, y), (0, points), textcoords="offset points",
-                        arrowprops={"arrowstyle": "<|-", "lw": 1.8, "shrinkA": 0, **looks},
-                    )  # fmt: skip
-            ax.plot(x, y, marker, ms=8, mew=2, mfc="white" if is_bound else None, **looks)
+        own = own.sort_values("x")
+        if own["parameters"].is_unique:  # else one size was trained twice
+            ax.plot(own["x"], own["gain"], lw=1, **looks)
+        ax.vlines(own["x"], own["gain_low"], own["gain_high"], lw=1.8, **looks)
+        marker = palette.marker_of(shapes.index((steps, layers)))
+        ax.plot(own["x"], own["gain"], marker, ms=8, **looks)

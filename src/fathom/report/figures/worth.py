@@ -54,6 +54,7 @@ def ladder(
     network are drawn.
     """
     rows = at_one_rate(worth)
+    rows = rows[rows["against"].isin(rows["against"].head(1))]
     if rows.empty or ladder.empty:
         return style.placeholder(f"{title}\nno ladder of the plain network was trained")
     depth, against = rows["depth"].iloc[0], rows["against"].iloc[0]
@@ -72,12 +73,11 @@ def ladder(
 
 
 def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
-    """The rows with an answer of the ladder, at equal rates, against the first plain network.
+    """The rows with an answer of the ladder, at equal rates.
 
     Only rows at the most common depth are kept; on a tie, at the deepest.
     """
     rows = worth[(worth["answer"] != "") & (worth["rate"] == "one rate")]
-    rows = rows[rows["against"].isin(rows["against"].head(1))]
     return rows[rows["depth"] == common_depth(rows["depth"])]
 
 
@@ -129,6 +129,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     if rows.empty:
         return style.placeholder(f"{title}\nno variant has a step multiplier")
     against = style.label_of(rows["against"].iloc[0])
+    same_rate = " at the same rate" if rows["against"].nunique() > 1 else ""
     lines = _grouped(rows.sort_values("multiplier", ascending=False, kind="stable"), against)
     page, ((ax,),) = style.grid(1, 1, (WIDTH, AROUND + PER_ROW * len(lines)))
     ax.axvline(1, color=palette.PALE, lw=1, zorder=0)
@@ -139,8 +140,8 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     for label, (_, row) in zip(ax.get_yticklabels(), lines, strict=True):
         label.set_fontweight("bold" if row is None else "normal")
     is_timed = rows["cost"].notna().any()
-    pays = "\n(a connection pays if its dot is right of its bar)"
-    ax.set_xlabel(f"× {against}{pays if is_timed else ''}")
+    pays = "\n(it pays if its dot is right of its bar)"
+    ax.set_xlabel(f"× {against}{same_rate}{pays if is_timed else ''}")
     ax.set_title(style.count_layers(rows["depth"].iloc[0]), loc="left")
     if not is_timed:
         title += "\nno time of a step was measured here"
