@@ -126,6 +126,16 @@ def test_the_page_has_contract_worth_all_rows_and_a_note_on_seeds(home):
     assert "<script" not in html
 
 
+def test_a_check_trains_nothing_and_counts_what_a_pass_allows(home, capsys):
+    """A pass that reads a number cannot be counted on tensors without numbers."""
+    write("reads.py", PLAIN.replace("scale * f(x)", "f(x) * (1 if x.norm() >= 0 else 2)"))
+    folder = judge("reads.py:function", "--check")
+    said = capsys.readouterr().err
+    for part in ("causality: a later", "cost of a step", "operations of a step: not counted"):
+        assert part in said
+    assert not (folder / "runs").exists() and not (folder / "JUDGE.md").exists()
+
+
 def test_a_second_call_trains_nothing(home, capsys):
     write("plain.py", PLAIN)
     judge("plain.py:Class")

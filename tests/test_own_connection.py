@@ -265,8 +265,8 @@ def test_a_mistake_is_one_line_with_the_variant(case):
 BROKEN = {
     "causality": (LEAKING, "Leaking", "a later token changes outputs before it"),
     "seed": (
-        LEAKING.replace("torch.zeros(width)", "torch.tensor(list(map(hash, map(str, [object()] * "
-                        "width)))).remainder(7).float()")
+        "import itertools\n\nbuilt = itertools.count()\n"
+        + LEAKING.replace("torch.zeros(width)", "torch.full((width,), 0.1 * next(built))")
         .replace("x.mean(dim=1, keepdim=True)", "x"),
         "Leaking", "weight start differently at the same seed",
     ),

@@ -20,6 +20,7 @@ from fathom.report.page.evidence import BESIDE, WORDS
 from fathom.report.render import write_reports
 from fathom.report.verify import verify
 from fathom.settings import ConfigError
+from fathom.system.errors import UserError
 from fathom.system.files import write_json
 from page_helpers import PUBLISHED, TEMPLATES, Page, make_page, trained, write_claims, write_results
 from report_helpers import analyze_runs
@@ -251,6 +252,24 @@ def test_a_page_that_cannot_be_made_is_refused_in_one_line(results, tmp_path, so
     (tmp_path / "page/index.html.j2").write_text(source or "", encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):
         write_page(config, PUBLISHED, tmp_path / "page", results, results / "figures")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content"),
+    [
+        ("RESULTS.md", b"\xff\xfe"),
+        ("figures/a/torch/loss.svg", b"\xff\xfe"),
+        ("figures/a/torch/loss.svg", b"<svg viewBox='0 0 8 3'>"),
+        ("figures/a/torch/loss.svg", b"<svg/>"),
+    ],
+)
+def test_a_damaged_file_of_the_page_is_named(results, damaged, content):
+    text = "# R\n\n![A loss](figures/a/torch/loss.png)\n"
+    config = write_results(results, [trained(THREE)], {"RESULTS.md": text})
+    (results / damaged).parent.mkdir(parents=True, exist_ok=True)
+    (results / damaged).write_bytes(content)
+    with pytest.raises(UserError, match=f"{damaged}: is damaged .*; delete it and make it again"):
+        write_page(config, PUBLISHED, TEMPLATES, results, results / "figures")
 
 
 def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):

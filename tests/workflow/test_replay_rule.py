@@ -5,12 +5,14 @@ import shutil
 
 import pytest
 
+from command_helpers import shell
 from fathom.runs.folder import read_manifest as manifest_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
 
 STUDY = "depth-mlx/2L/mhc"
+CONFIGS = "-c config.yaml -c .test/config/config.yaml -c grid.yaml"
 
 
 def carry(results, backend):
@@ -69,6 +71,15 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     assert (figures / f"torch-{platform}/loss_comparison.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("report") == []
+
+    # A verdict that is gone is made again, and so are the tables that were made without it.
+    (carried["torch"] / "verdict.json").unlink()
+    (results / "tables/cells.csv").unlink()
+    shell(f"fathom tables {CONFIGS}", workflow.folder)
+    assert imported_cells(results)["torch"][0] == "stale"
+    workflow.smoke("tables")
+    assert imported_cells(results)["torch"][0] == "imported"
+    assert workflow.planned("tables") == []
 
     # An edit of code that the runs use makes their replays void.
     file = "src/fathom/models/connections/constraints.py"

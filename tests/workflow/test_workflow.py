@@ -325,6 +325,10 @@ REFUSED = {
     "leading zeros": (
         NO_EDIT, (f"results/runs/depth-mlx/048L/mhc/torch/{METRICS}",), "no study, target or file",
     ),
+    "a missing table of step times": (
+        (PRESET, "results: ", "step_times: times.csv\nresults: "), SMOKE,
+        "step_times: times.csv is missing; make it with benchmarks/steps.py",
+    ),
     "malformed YAML": (
         ("config.yaml", "variants: null", "variants: [unclosed"), (), "malformed YAML",
     ),

@@ -38,6 +38,9 @@ REPLAYS = list(PLAN.replay_files.values())
 # The list of bundles that an import refused, and the table of step times, if they exist.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
+for file in STEP_TIMES:
+    if not Path(file).is_file():
+        fail(f"step_times: {file} is missing; make it with benchmarks/steps.py, or leave it out")
 OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
@@ -88,15 +91,20 @@ def inputs_of_training(w):
     return [started, *ancient(PLAN.data_files([cell]))]
 
 
+def started_if_any_waits(runs):
+    """STARTED, newer than anything made from these imported runs if one waits for its replay."""
+    return STARTED if any(run.replay == "waits" for run in runs) else ancient(STARTED)
+
+
 def files_of_replay(w):
     """The files of the imported runs that a job replays, and the data sets that they need."""
     runs = PLAN.replays(w.study, w.backend)
-    return [*ancient(PLAN.data_of_replays(runs)), *files_of_runs(run.folder for run in runs)]
+    data, files = PLAN.data_of_replays(runs), files_of_runs(run.folder for run in runs)
+    return [started_if_any_waits(runs), *ancient(data), *files]
 
 
 def why_job_again(job):
-    is_training = STARTED in job.input and job.wildcards
-    return why_again(run_of(cell_of(job.wildcards))) if is_training else ""
+    return why_again(run_of(cell_of(job.wildcards))) if job.rule.name == "train" else ""
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 # Imported runs: today's code repeats three steps of one run of each group, and step 0 of the others.
 #
 # The verdicts of the runs say which of them count. They change in place, so the list of replays is
-# the output, and an input of tables. The figures of a platform of imported runs can only be planned
+# the output, and an input of tables. A run without a verdict on today's code waits: then both are
+# made again. The figures of a platform of imported runs can only be planned
 # once the replays are done: hence a checkpoint.
 
 
@@ -21,7 +22,6 @@ checkpoint replay_runs:
         runtime=CONFIG.compute.runtime,
         gpu=CONFIG.compute.gpu,
     params:
-        key=lambda w: or_exit(PLAN.replay_key, w.study, w.backend),
         is_installed=lambda w: w.backend in INSTALLED,
         code_hash=hash_for(
             code_hash, "fathom.runs.replay:compare_rows", "fathom.runs.verdict:STEPS"

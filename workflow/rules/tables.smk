@@ -42,6 +42,7 @@ checkpoint run_tables:
         # Snakemake hashes all inputs again for every output: a manifest stands for four files.
         runs=PLAN.manifest_files(PLAN.cells),
         replays=REPLAYS,
+        started=started_if_any_waits(PLAN.imported),
         refused=REFUSED,
         step_times=STEP_TIMES,
     output:

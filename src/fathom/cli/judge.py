@@ -40,6 +40,9 @@ def judge(
     quick: Annotated[
         bool, typer.Option("--quick", help="Use the small scale of config.yaml; takes minutes.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the contract and the cost of a step.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; intervals need three.")] = 3,
     config: ConfigFiles = [],  # noqa: B006, typer copies it
     jobs: Jobs = 1,
@@ -54,7 +57,8 @@ def judge(
 
     Executes your file. Checks its contract, trains it on text and on group products at the scale of
     the kept result, and writes a page: its worth in steps of the plain network, its effective
-    depth, and its row among all connections. The same command resumes where it stopped.
+    depth, and its row among all connections; with --quick, beside the plain network alone. The same
+    command resumes where it stopped.
     """
     from fathom.report.judge import check_all, make_plan, write_judgement
     from fathom.runs.train_all import specs_left
@@ -73,12 +77,14 @@ def judge(
     compute = changed(plan.config.compute, device=device)
     plan.config.check_trains()
     checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
-    for study, check in check_all(plan, compute):
-        typer.echo(f"{study}: {check.name}: {check.text}", err=True)
-        checks[study].append(check)
-    broken = [(study, c) for study, found in checks.items() for c in found if c.failed]
+    for study, found in check_all(plan, compute):
+        typer.echo(f"{study}: {found.name}: {found.text}", err=True)
+        checks[study].append(found)
+    broken = [(study, c) for study, each in checks.items() for c in each if c.failed]
     if broken:
         fail("\n".join(f"{module}: {study}: {c.name}: {c.text}" for study, c in broken))
+    if check:
+        return
     specs = specs_left(plan.config, [cell.path() for cell in plan.to_train()])
     train_left(plan.config, specs, compute, jobs)
     options = ["--settings", settings] if arguments else []

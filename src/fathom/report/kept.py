@@ -5,7 +5,6 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from fathom.report.questions import Answer, answers_of, headline
 from fathom.report.reports import ANSWERS
 from fathom.report.worth import WorthPresenter, present_worth
 from fathom.runs.bundle import refused_bundles
+from fathom.runs.folder import RunError, read_json
 from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
 
@@ -81,8 +81,10 @@ def first_screen(
     answers = answers_of(read_table(file, REMEDY))
     rows = read_table(worth, REMEDY) if worth.is_file() else pd.DataFrame()
     config = folder / "config.json"
-    own = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    labels = {**labels, **own.get("labels", {})}
+    own = read_json(config).get("labels", {}) if config.is_file() else {}
+    if not isinstance(own, dict):
+        raise RunError(f"{config}: labels: not a JSON object; restore the file")
+    labels = {**labels, **own}
     told = say_first(present_worth(published.worth, rows, labels), published.headline, answers)
     if told is None:
         return None

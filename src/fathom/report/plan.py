@@ -20,7 +20,7 @@ from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom.runs.run import Run
 from fathom.runs.status import trainable
-from fathom.runs.training_code import metrics_code, training_code_hash
+from fathom.runs.training_code import metrics_code
 from fathom.runs.validate import imported_runs, validate_run
 from fathom.runs.verdict import replay_file
 
@@ -28,7 +28,8 @@ Measured = tuple[Platform, Cell]
 """A cell with a run that counts, and the platform of the run."""
 
 STARTED = ".snakemake/fathom-started"
-"""An input of trainings, newer than every run; its time counts only without a current run."""
+"""An input of trainings and replays, newer than every run; its time counts only for runs that are
+not current or wait."""
 
 DATA_READY = ".snakemake/fathom-{dataset}"
 """A file for each available data set. `compute.data` does not change its name."""
@@ -111,12 +112,6 @@ class Plan:
             if (name := studies[run.cell.study].dataset) and not datasets.unavailable(name, data)
         ]
         return self.data_files(cells)
-
-    def replay_key(self, study: str, backend: str) -> str:
-        """A hash of the code and the manifests that the replays of a study's runs depend on."""
-        runs = self.replays(study, backend)
-        codes = {training_code_hash(self.config.spec(run.cell)) for run in runs}
-        return digits(json.dumps([sorted(codes), manifests_of(runs)]))
 
     @property
     def imported_key(self) -> str:

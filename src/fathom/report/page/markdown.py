@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from markupsafe import Markup
 
 from fathom.report.page.evidence import Line
 from fathom.report.page.packing import packed
+from fathom.system.errors import UserError
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)">')
 """The only HTML that reports use, beside comments; any other is shown as text."""
@@ -101,7 +103,8 @@ class _Reader:
         )
         for kind, rule in RULES.items():
             parser.add_render_rule(kind, rule)
-        tokens = parser.parse(path.read_text(encoding="utf-8"))
+        with _damage_named(path):
+            tokens = parser.parse(path.read_text(encoding="utf-8"))
         replaced = {part: html for (of, part), html in self.replaced.items() if of == file}
         tokens = _replace(tokens, replaced)
         titles, headings = _name_headings(tokens, self.anchors[file])
@@ -155,10 +158,21 @@ class _Reader:
         svg = self.figures.joinpath(*map(unquote, place.parts[1:])).with_suffix(".svg")
         if place.parts[:1] != (FIGURES,) or not svg.is_file():
             return f'<span class="missing">The figure {name} is not drawn here.</span>'
-        root = next(ElementTree.iterparse(svg, events=["start"]))[1]  # noqa: S314, our own figure
-        width, height = map(float, root.attrib["viewBox"].split()[2:])
-        data = packed(PLACES.sub(_rounded, svg.read_text(encoding="utf-8")))
+        with _damage_named(svg):
+            text = svg.read_text(encoding="utf-8")
+            root = ElementTree.fromstring(text)  # noqa: S314, our own figure
+            width, height = map(float, root.attrib["viewBox"].split()[2:])
+        data = packed(PLACES.sub(_rounded, text))
         return f'<img alt="{name}" width="{width:.0f}" height="{height:.0f}" data-svg="{data}">'
+
+
+@contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """Context that turns errors of a damaged file into UserError with its name."""
+    try:
+        yield
+    except (ElementTree.ParseError, ValueError, KeyError) as error:
+        raise UserError(f"{file}: is damaged ({error}); delete it and make it again") from error
 
 
 def _rounded(places: re.Match[str]) -> str:
