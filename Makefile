@@ -158,8 +158,8 @@ PICTURE := docs/images/page.png
 picture: page ## docs/images/page.png, README's picture of that page; needs chromium
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=4000 --window-size=1200,900 \
 	  --screenshot=$(PICTURE) 'file://$(CURDIR)/results/reference/index.html'
-	$(BIN)/python -c "from PIL import Image; p = '$(PICTURE)'; \
-	  Image.open(p).convert('RGB').quantize(128, dither=Image.Dither.NONE).save(p, optimize=True)"
+	$(BIN)/python -c "from PIL import Image; p = '$(PICTURE)'; Image.open(p).convert('RGB').quantize( \
+	  256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(p, optimize=True)" # keeps hues
 
 paper: $(STAMP) ## results/reference/fathom.pdf, the paper of the reference
 	$(SNAKEMAKE) paper --configfile $(REFERENCE) --config train=false
