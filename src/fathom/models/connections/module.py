@@ -185,9 +185,12 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
 def _is_beside(name: str, file: str) -> bool:
     """Whether an imported module's own file is in the folder of `file`, and not installed there."""
     found = getattr(sys.modules[name], "__file__", None)
-    if not found or name.partition(".")[0] == "fathom" or "site-packages" in Path(found).parts:
+    if not found or name.partition(".")[0] == "fathom":
         return False
-    return Path(found).resolve().is_relative_to(Path(file).resolve().parent)
+    path, installed = Path(found).resolve(), (sys.prefix, sys.base_prefix)
+    if "site-packages" in path.parts or any(path.is_relative_to(prefix) for prefix in installed):
+        return False
+    return path.is_relative_to(Path(file).resolve().parent)
 
 
 class OwnCode:
