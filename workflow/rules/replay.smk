@@ -2,8 +2,8 @@
 #
 # The verdicts of the runs say which of them count. They change in place, so the list of replays is
 # the output, and an input of tables. A run without a verdict on today's code waits: then both are
-# made again. The figures of a platform of imported runs can only be planned
-# once the replays are done: hence a checkpoint.
+# made again. The figures of a platform of imported runs can only be planned once the replays are
+# done: hence a checkpoint.
 
 
 checkpoint replay_runs:

@@ -72,6 +72,9 @@ AGAINST_PLAIN = "Is the variant better than the plain residual network?"
 AT_BEST_RATE = "Is the variant better than the plain residual network, each at its best rate?"
 """The question about variants with several learning rates."""
 
+PAIR = ("depth", "question", "variant", "against")
+"""The columns that identify a comparison of a study on one platform."""
+
 COLUMNS = [
     "study", "platform", "depth", "question", "variant", "against", "against_plain", "differs_in",
     "metric", "unit", "seeds", "effect", "low", "high", "against_mean", "seed_sd", "p", "p_holm",
@@ -328,22 +331,21 @@ def in_unit(effect: float, unit: str) -> float:
 
 def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
     """The rows of a study with their verdicts, which depend on the number of its tests."""
-    families: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_metric, families = defaultdict(list), defaultdict(list)
     for row in rows:
-        families[row["metric"]].append(row)
-    for family in families.values():
-        for platform in dict.fromkeys(row["platform"] for row in family):
-            tests = tests_on(platform, family, ("depth", "question", "variant", "against"))
-            # Pairs that are named twice or whose runs are equal bit for bit are one test.
-            p_of = {_same_numbers(row): row["p"] for row in tests}
-            p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
-            for row in family:
-                if row["platform"] == platform:
-                    row["p_holm"] = p_holm.get(_same_numbers(row), math.nan)
-                    row["verdict"] = _verdict(row, score)
-                    if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
-                        found = row["on_scale"]
-                        row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
+        by_metric[row["metric"]].append(row)
+        families[row["platform"], row["metric"]].append(row)
+    for (platform, metric), family in families.items():
+        # Pairs that are named twice or whose runs are equal bit for bit are one test.
+        tests = tests_on(platform, by_metric[metric], PAIR)
+        p_of = {_same_numbers(row): row["p"] for row in tests}
+        p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
+        for row in family:
+            row["p_holm"] = p_holm.get(_same_numbers(row), math.nan)
+            row["verdict"] = _verdict(row, score)
+            if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
+                found = row["on_scale"]
+                row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
     yield from rows
 
 

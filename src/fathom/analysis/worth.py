@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.best_rates import pairs_at_best_rates, runs_of
-from fathom.analysis.effects import AT_BEST_RATE, ends_of, in_unit, unit_of
+from fathom.analysis.effects import AT_BEST_RATE, PAIR, ends_of, in_unit, unit_of
 from fathom.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
 from fathom.analysis.significance import holm, p_value, score_verdict, tests_on
 from fathom.analysis.statistics import differences, finite_scores, is_ratio, t_interval
@@ -225,19 +225,18 @@ def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[d
     judged = [row for row in rows if row["answer"]]
     others = [row for row in judged if _key(row, row["rate"]) not in p_asked]
     for platform in dict.fromkeys(row["platform"] for row in judged):
-        tests = tests_on(platform, asked, ("depth", "question", "variant", "against"))
+        tests = tests_on(platform, asked, PAIR)
         found = {(row["depth"], row["effect"], row["p"]): row["p"] for row in tests}
         unasked = tests_on(platform, others, ("depth", "rate", "variant", "against"))
         both = holm([*found.values(), *(row["p"] for row in unasked)])
         keys = [_key(row, row["rate"]) for row in unasked]
         p_holm = p_asked | dict(zip(keys, both[len(found) :], strict=True))
-        for row in judged:
-            if row["platform"] == platform:
-                p = p_holm.get(_key(row, row["rate"]), math.nan)
-                verdict = score_verdict(
-                    p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
-                )
-                yield row | {"p_holm": p, "verdict": verdict}
+        for row in (row for row in judged if row["platform"] == platform):
+            p = p_holm.get(_key(row, row["rate"]), math.nan)
+            verdict = score_verdict(
+                p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
+            )
+            yield row | {"p_holm": p, "verdict": verdict}
 
 
 def _key(row: Mapping[str, Any], rate: str) -> tuple[Any, ...]:

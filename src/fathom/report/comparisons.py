@@ -26,8 +26,12 @@ def describe_effect(row: Mapping[str, Any], metric: str = "") -> str:
 
     `metric`: name printed beside the number; empty for none.
     """
-    chosen = f", {after_looking(row)}" if after_looking(row) else ""
-    return f"{_describe(row, f' in {metric}' if metric else '')}{chosen}"
+    return marked(_describe(row, f" in {metric}" if metric else ""), row)
+
+
+def marked(text: str, row: Mapping[str, Any]) -> str:
+    """The text, then `after_looking` of its row, as in 'better, seeds chosen after looking'."""
+    return ", ".join(filter(None, (text, after_looking(row))))
 
 
 def after_looking(row: Mapping[str, Any]) -> str:

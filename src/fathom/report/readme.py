@@ -14,7 +14,7 @@ from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
 from fathom.config import read_yaml
-from fathom.report.comparisons import WITHIN, after_looking
+from fathom.report.comparisons import WITHIN, marked
 from fathom.report.formatting import list_words, markdown_table
 from fathom.report.kept import first_screen
 from fathom.report.records import Record
@@ -131,10 +131,12 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
     """Table of steps saved and costs, one line for each of `rows`."""
     columns = worth_columns(rows)
     columns = {head: columns[head] for head in columns if head not in (OPERATIONS, VERDICT)}
-    names = [", ".join(filter(None, (_name(row, labels), after_looking(row)))) for row in rows]
     cells = (
-        [as_prose(name), *(cell(row) or "–" for cell in columns.values())]
-        for name, row in zip(names, rows, strict=True)
+        [
+            as_prose(marked(_name(row, labels), row)),
+            *(cell(row) or "–" for cell in columns.values()),
+        ]
+        for row in rows
     )
     return markdown_table(["connection", *columns], cells, len(columns))
 

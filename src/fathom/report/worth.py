@@ -14,7 +14,7 @@ from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.worth import BEST_RATES, ONE_RATE
 from fathom.config import common_depth
-from fathom.report.comparisons import WITHIN, after_looking, effect_with_interval
+from fathom.report.comparisons import WITHIN, after_looking, effect_with_interval, marked
 from fathom.report.formatting import number
 from fathom.report.records import Record, records
 
@@ -185,7 +185,7 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
         OPERATIONS: lambda row: overhead(row["operations"]),
         "seeds": lambda row: f"{row['seeds']:g}",
-        VERDICT: lambda row: ", ".join(filter(None, (row["verdict"], after_looking(row)))),
+        VERDICT: lambda row: marked(row["verdict"], row),
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}

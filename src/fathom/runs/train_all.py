@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fathom.backends import BackendError
 from fathom.config import Compute, Config, Spec, installed_backends
-from fathom.models.connections.module import own_code
+from fathom.models.connections.module import TorchModule, own_code
 from fathom.runs.contract import check_contract
 from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom.runs.folder import run_folder
@@ -71,8 +71,9 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
     rates = {}
     for key, spec in timed.items():
-        # A broken contract would end the timing with an error that does not name it.
-        check_contract(Problem(spec), connect(spec, compute))
+        if isinstance(spec.connection, TorchModule):
+            # A broken contract would end the timing with an error that does not name it.
+            check_contract(Problem(spec), connect(spec, compute))
         with own_code(spec.connection):
             rates[key] = time_step(spec, compute) / assumed_step_seconds(spec)
     evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}

@@ -242,10 +242,11 @@ def _hidden_modules(module: nn.Module) -> str:
     """The first attribute whose list, tuple or dict holds modules or parameters; empty if none."""
     from torch import nn
 
+    known = vars(nn.Module())
     for part in module.modules():
         for name, value in vars(part).items():
             inner = value.values() if isinstance(value, dict) else value
-            is_plain = isinstance(value, (list, tuple, dict)) and name not in vars(nn.Module())
+            is_plain = isinstance(value, (list, tuple, dict)) and name not in known
             if is_plain and any(isinstance(one, (nn.Module, nn.Parameter)) for one in inner):
                 return name
     return ""
