@@ -25,21 +25,6 @@ from fathom.settings import ConfigError, Flag, NonNegative, Positive, Settings, 
 PREFIX = "connection."
 """Prefix of parameter names in fathom's networks; names in a module lack it."""
 
-A_STREAM_EACH = {"on": 1, "off": -1, "stream": "cycle"}
-NAMES = SCHEMES | {
-    "mhc_cycle": {
-        "connection": "mhc_paper",
-        "pre": {"start": A_STREAM_EACH},
-        "post": {"start": A_STREAM_EACH},
-        "H_res": {"start": {"off_diagonal": -8}},
-    },
-    "mhc_identity_cycle": {"connection": "mhc_cycle", "H_res": "identity"},
-}
-"""Named schemes, and two that findings name; a test compares these with config.yaml.
-
-In these two, function k initially reads mostly stream k mod S.
-"""
-
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -71,7 +56,7 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     context = checked.model_dump(exclude={"streams", "seed"})
     if isinstance(scheme, Mapping) and "module" in scheme:
         raise ConfigError("connection: your own module is not a scheme; call it directly")
-    found = resolve(scheme, NAMES, checked.streams, "", ["connection"])
+    found = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
     connection = found.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
         getattr(connection, name)  # now: torch.compile cannot trace its lock in Python 3.11
@@ -170,7 +155,7 @@ class Verbs:
         """
         arrays, layers = self._arrays(), self.connection.context.layers
         ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
-        name = name_behind(self.scheme, NAMES)
+        name = name_behind(self.scheme, SCHEMES)
         found = of_release(ops, name, weights, layers, prefix)
         for own, value in found.items():
             shape, wanted = list(value.shape), list(arrays[own].shape)

@@ -93,13 +93,27 @@ _HC_PAPER = {
     "H_res": {"kind": "raw", "start": {"diagonal": 1.0}},
     "close": "sum",
 }
-_MHC_PAPER = {
+_MHC_AVERAGED = {
     "open": "copies",
     "coefficients": {"kind": "dynamic", "phi": 0.02},
     "pre": "sigmoid",
     "post": {"kind": "sigmoid", "scale": 2.0},
     "H_res": {"kind": "sinkhorn", "last": "rows"},
     "close": "sum",
+}
+# Function k, attention and MLP counted apart, reads stream k mod S and writes 1 to all; H_res mixes by
+# 6 I − 3, a diagonal of about 0.993.
+_MHC_PAPER = {
+    **_MHC_AVERAGED,
+    "coefficients": {"kind": "dynamic", "phi": 0.0},
+    "pre": {"kind": "sigmoid", "start": {"on": 3.0, "off": -3.0, "stream": "cycle"}},
+    "H_res": {"kind": "sinkhorn", "last": "rows", "start": {"diagonal": 3.0, "off_diagonal": -3.0}},
+}
+_MHC_CYCLE = {
+    **_MHC_AVERAGED,
+    "pre": {"kind": "sigmoid", "start": _A_STREAM_EACH},
+    "post": {"kind": "sigmoid", "scale": 2.0, "start": _A_STREAM_EACH},
+    "H_res": {"kind": "sinkhorn", "last": "rows", "start": {"off_diagonal": -8.0}},
 }
 _MHC_LITE = {
     "open": "copies",
@@ -162,22 +176,27 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         # the ordinary residual network. The dynamic part starts at zero.
         "hc_paper_static": _HC_PAPER,
         "hc_paper": {**_HC_PAPER, "coefficients": {"kind": "dynamic_per_stream", "phi": 0.0}},
-        # The mHC paper. It does not give initial φ and b; these are values of a reproduction
-        # (hyper-connection-factory).
+        # The mHC paper, with the start of its appendix A.6 as PaddleFleet cites it.
         "mhc_paper": _MHC_PAPER,
+        # The start of a reproduction (hyper-connection-factory): every function reads and writes the
+        # average of all streams.
+        "mhc_averaged": _MHC_AVERAGED,
+        # Function k reads and writes mostly stream k mod S, and H_res starts near the identity.
+        "mhc_cycle": _MHC_CYCLE,
+        "mhc_identity_cycle": {**_MHC_CYCLE, "H_res": "identity"},
         "mhc_kernels": {
-            **_MHC_PAPER,
+            **_MHC_AVERAGED,
             "pre": {"kind": "sigmoid", "added": 1e-6},
             "H_res": "kernel_sinkhorn",
         },
         # A constant H_res: streams are never mixed, or fully averaged.
-        "mhc_identity": {**_MHC_PAPER, "H_res": "identity"},
-        "mhc_uniform": {**_MHC_PAPER, "H_res": "uniform"},
+        "mhc_identity": {**_MHC_AVERAGED, "H_res": "identity"},
+        "mhc_uniform": {**_MHC_AVERAGED, "H_res": "uniform"},
         # Doubly stochastic by construction.
         "mhc_lite": _MHC_LITE,
         "krom_hc": {**_MHC_LITE, "H_res": "kronecker"},
         "circulant_mhc": {
-            **_MHC_PAPER,
+            **_MHC_AVERAGED,
             "coefficients": {
                 "kind": "dynamic",
                 "phi": 0.02,
@@ -189,9 +208,9 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "close": "mean",
         },
         # From orthogonal matrices.
-        "orthostochastic_mhc": {**_MHC_PAPER, "H_res": "orthostochastic"},
+        "orthostochastic_mhc": {**_MHC_AVERAGED, "H_res": "orthostochastic"},
         "cayley_mhc": {
-            **_MHC_PAPER,
+            **_MHC_AVERAGED,
             "coefficients": {"kind": "dynamic", "phi": 0.0},
             "pre": "softmax",
             "post": "softmax",
@@ -210,7 +229,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "H_res": {"kind": "log_sinkhorn", "tau": 0.05, "start": {"off_diagonal": -3.0}},
         },
         # Streams that differ before the first layer.
-        "mhc_scaled": {**_MHC_PAPER, "open": "learned_scales"},
+        "mhc_scaled": {**_MHC_AVERAGED, "open": "learned_scales"},
         # In released models, with the initial values of a new model there.
         "deepseek_v4": {
             **_DEEPSEEK,
