@@ -113,11 +113,11 @@ def mixing(name, logits, S, layers):
             return sinkhorn(np.exp(logits), floor=0, added=1e-6)
         case "mhc_dynamic":
             return sinkhorn(np.exp(np.clip(logits, -10, 10)), floor=0, added=1e-6)
-        case "mhc_paper" | "mhc_scaled":
+        case "mhc_paper" | "mhc_averaged" | "mhc_cycle" | "mhc_scaled":
             return sinkhorn(np.exp(logits), last="rows")
         case "mhc_kernels" | "deepseek_v4" | "deepseek_v41" | "glm5_next":
             return kernel_sinkhorn(logits).T
-        case "mhc_identity" | "hy_v4" | "wide_residual":
+        case "mhc_identity" | "mhc_identity_cycle" | "hy_v4" | "wide_residual":
             return np.eye(S)
         case "mhc_uniform":
             return np.ones((S, S)) / S

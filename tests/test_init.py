@@ -179,8 +179,8 @@ LAUREL = {
     # Channel c goes to row c mod r, so that rows are orthogonal.
     "down": (np.tile(np.eye(RANK), W // RANK) / math.sqrt(RANK * W), 0),
 }
-MHC_PAPER = dynamic(0.02, 0, 0, 0)
-DEEPSEEK = {**MHC_PAPER, "alpha": (1, 0)}
+MHC_AVERAGED = dynamic(0.02, 0, 0, 0)
+DEEPSEEK = {**MHC_AVERAGED, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
 DEPTH_STARTS = {"query": (0, 0), "key_gain": (1, 0)}
 STARTS = {
@@ -195,8 +195,11 @@ STARTS = {
     "mhc_dynamic": DYNAMIC_STARTS,
     "hc_paper_static": {"H_pre": (CYCLE, 0), "H_post": (1, 0), "H_res": (DIAGONAL, 0)},
     "hc_paper": dynamic(0, CYCLE, 1, DIAGONAL),
-    "mhc_paper": MHC_PAPER,
-    "mhc_kernels": MHC_PAPER,
+    "mhc_paper": dynamic(0, 6 * CYCLE - 3, 0, 6 * DIAGONAL - 3),
+    "mhc_averaged": MHC_AVERAGED,
+    "mhc_cycle": dynamic(0.02, 2 * CYCLE - 1, 2 * CYCLE - 1, 8 * DIAGONAL - 8),
+    "mhc_identity_cycle": dynamic(0.02, 2 * CYCLE - 1, 2 * CYCLE - 1, None),
+    "mhc_kernels": MHC_AVERAGED,
     "mhc_identity": dynamic(0.02, 0, 0, None),
     "mhc_uniform": dynamic(0.02, 0, 0, None),
     "mhc_lite": dynamic(0, 2 * CYCLE - 1, 2 * CYCLE - 1, 8.0 * np.eye(24)[0] - 8),
@@ -211,7 +214,7 @@ STARTS = {
         **GATED,
         **{k: v for k, v in dynamic(0.01, FIRST, 0, 3 * DIAGONAL - 3).items() if k != "alpha"},
     },
-    "mhc_scaled": {**MHC_PAPER, "stream_scales": (0.6, math.sqrt(6 / (4 + W) / 3))},
+    "mhc_scaled": {**MHC_AVERAGED, "stream_scales": (0.6, math.sqrt(6 / (4 + W) / 3))},
     "deepseek_v4": {
         **DEEPSEEK, "readout": (0, 0), "readout_phi": (0, 0.02), "readout_alpha": (1, 0),
     },

@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
-from fathom import cli, library
-from fathom.config import ConfigError, load_config
+from fathom import cli
+from fathom.config import ConfigError
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import (
@@ -19,12 +19,11 @@ from fathom.report.schemes import (
     timed_on,
     variant_rows,
 )
-from reference_helpers import PROJECT
 from run_helpers import check_config
 
 
 def scheme_of(value, streams=STREAMS):
-    return resolve(value, library.NAMES, streams, "test")
+    return resolve(value, SCHEMES, streams, "test")
 
 
 # --- named schemes -------------------------------------------------------------------------------
@@ -35,7 +34,7 @@ def test_every_scheme_has_a_description():
 
 
 @pytest.mark.parametrize("streams", [2, 4])
-@pytest.mark.parametrize("name", library.NAMES)
+@pytest.mark.parametrize("name", SCHEMES)
 def test_the_yaml_of_a_scheme_gives_the_scheme(name, streams):
     (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
     keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
@@ -170,13 +169,3 @@ def test_variants_in_words(default_config):
     words = ("variant", "scheme", "settings", "training")
     rows = [tuple(row[word] for word in words) for row in variant_rows(config, "a")]
     assert rows == [(label, *row[1:]) for label, row in VARIANTS.items()]
-
-
-def test_the_library_has_the_schemes_that_findings_name():
-    ours = SCHEMES | load_config([PROJECT / "config.yaml"]).connections
-    added = [name for name in library.NAMES if name not in SCHEMES]
-    assert added == ["mhc_cycle", "mhc_identity_cycle"]
-    for name in added:
-        found, expected = (resolve(name, names, 4, "") for names in (library.NAMES, ours))
-        assert found == expected
-        assert found != resolve("mhc_paper", SCHEMES, 4, "")

@@ -25,7 +25,7 @@ BLOCKS = ("depth-torch", MATRICES, ("baseline", "hc", "mhc"))
 SUBLAYERS = (
     "ingredients",
     MATRICES // 2,
-    ("baseline", "hc_paper", "mhc_paper", "circulant_mhc", "mhc_lite", "krom_hc"),
+    ("baseline", "hc_paper", "mhc_averaged", "circulant_mhc", "mhc_lite", "krom_hc"),
 )
 """A study, a number of blocks, and the variants that the pictures show."""
 PASSES = ("fashion-streams", 4, "mhc_static")

@@ -17,7 +17,6 @@ import yaml
 
 from fathom import tasks
 from fathom.config import AXES, Config, common_depth, count_parameters
-from fathom.library import NAMES
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.connection import ConnectionContext
 from fathom.models.connections.schemes import SCHEMES, resolve
@@ -63,7 +62,7 @@ COUNTED = (
     "It is the part of the score that the connection's learned parameters account for."
 )
 
-_named = partial(resolve, names=NAMES, source="schemes")
+_named = partial(resolve, names=SCHEMES, source="schemes")
 
 
 # --- settings in words --------------------------------------------------------------------------
@@ -251,7 +250,7 @@ def read_reset(file: Path) -> dict[str, dict[str, str]]:
 def as_text() -> str:
     """All named schemes as paragraphs, and an explanation of their numbers."""
     lines, about = [], about_schemes()
-    for name in NAMES:
+    for name in SCHEMES:
         told = about.get(name, {}) | components(_named(name, streams=STREAMS))
         lines += [name, *(f"  {key}: {words}" for key, words in told.items() if words)]
     return "\n".join([*lines, COUNTED])
@@ -263,9 +262,9 @@ def as_yaml(name: str) -> str:
     Raises ConfigError for an unknown name.
     """
     short = (tasks.load(task).Network.names for task in tasks.TASKS)
-    meant = [name] if name in NAMES else [names[name] for names in short if name in names]
+    meant = [name] if name in SCHEMES else [names[name] for names in short if name in names]
     if not meant:
-        raise ConfigError(unknown("scheme", name, NAMES))
+        raise ConfigError(unknown("scheme", name, SCHEMES))
     lines, about = ["connections:"], about_schemes()
     for own in dict.fromkeys(meant):
         lines += [f"  # {key}: {words}" for key, words in about.get(own, {}).items() if words]

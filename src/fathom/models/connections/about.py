@@ -27,6 +27,7 @@ _HISTORY = "x_{l+1} = y + f(y), y = Σ_k W_lk x_k / (Σ_k W_lk + 1e-6) over k �
 _SOFTMAX = "H_pre = softmax(A), H_post = softmax(A), H_res = "
 _SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
 _OF_X = "; A = α·(φ x̄) + b"
+_MHC = f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"
 _KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
 _READ = "read = Σ_i a_i v_i, a = softmax_i(w·(g ∘ r(v_i)))"
 _READ_OUT = "the output is read with an H_pre of its own"
@@ -50,9 +51,18 @@ ABOUT: Registry[About] = Registry(
         "mhc_dynamic": About(_JANUARY_25, f"{_SIGMOID}Sinkhorn(exp(clip(A))){_OF_X}"),
         "hc_paper_static": About(_HC_SOURCE, _EQUAL, starts_plain=True),
         "hc_paper": About(_HC_SOURCE, f"{_EQUAL}; A = α·tanh(φ x̄_s) + b", starts_plain=True),
-        "mhc_paper": About("mHC, arXiv 2512.24880", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"),
+        "mhc_paper": About(
+            "mHC, arXiv 2512.24880; start: its appendix A.6, as PaddleFleet cites it",
+            _MHC,
+            starts_plain=True,
+        ),
+        "mhc_averaged": About("mHC; start: hyper-connection-factory", _MHC),
+        "mhc_cycle": About("mHC; a start of ours: reads and writes mostly stream k mod S", _MHC),
+        "mhc_identity_cycle": About("iHC; the start of mhc_cycle", f"{_SIGMOID}I{_OF_X}"),
         "mhc_kernels": About("DeepSeek's kernels (TileKernels)", _KERNELS),
-        "mhc_identity": About("iHC, arXiv 2607.28611", f"{_SIGMOID}I{_OF_X}"),
+        "mhc_identity": About(
+            "iHC, arXiv 2607.28611; start: as mhc_averaged", f"{_SIGMOID}I{_OF_X}"
+        ),
         "mhc_uniform": About("a control of ours", f"{_SIGMOID}1/S everywhere{_OF_X}"),
         "mhc_lite": About(
             "mhc-lite, arXiv 2601.05732",
@@ -75,9 +85,7 @@ ABOUT: Registry[About] = Registry(
         "mhc_gated_dynamic": About(
             "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b"
         ),
-        "mhc_scaled": About(
-            "LSS, on stream collapse", f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}; x_s = c_s ∘ x at first"
-        ),
+        "mhc_scaled": About("LSS, on stream collapse", f"{_MHC}; x_s = c_s ∘ x at first"),
         "deepseek_v4": About(
             "DeepSeek V4, in transformers",
             f"{_KERNELS}; {_READ_OUT}",

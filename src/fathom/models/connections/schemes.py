@@ -101,8 +101,8 @@ _MHC_AVERAGED = {
     "H_res": {"kind": "sinkhorn", "last": "rows"},
     "close": "sum",
 }
-# Function k, attention and MLP counted apart, reads stream k mod S and writes 1 to all; H_res mixes by
-# 6 I − 3, a diagonal of about 0.993.
+# Function k, attention and MLP counted apart, reads stream k mod S and writes 1 to all streams. The
+# logits of H_res are 6 I − 3: a diagonal of 0.993.
 _MHC_PAPER = {
     **_MHC_AVERAGED,
     "coefficients": {"kind": "dynamic", "phi": 0.0},
@@ -178,8 +178,8 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "hc_paper": {**_HC_PAPER, "coefficients": {"kind": "dynamic_per_stream", "phi": 0.0}},
         # The mHC paper, with the start of its appendix A.6 as PaddleFleet cites it.
         "mhc_paper": _MHC_PAPER,
-        # The start of a reproduction (hyper-connection-factory): every function reads and writes the
-        # average of all streams.
+        # The start of a reproduction (hyper-connection-factory): all functions read and write
+        # the average of all streams.
         "mhc_averaged": _MHC_AVERAGED,
         # Function k reads and writes mostly stream k mod S, and H_res starts near the identity.
         "mhc_cycle": _MHC_CYCLE,

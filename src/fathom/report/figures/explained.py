@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 WIDTH = 7.5
 """Inches; a page shows the pictures at this size."""
 
-SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_paper": ":"}
+SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_averaged": ":"}
 """Line styles by variant; three lines coincide."""
 PRODUCTS = ("hc_paper", "mhc_lite", "mhc", "hc")
-DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_paper")
+DIFFERENCES = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_averaged")
 """Variants from the least mixing to the most."""
 
 COUNTS = (1, 12, 24, 48)
