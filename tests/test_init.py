@@ -297,6 +297,23 @@ def test_attention_and_mlp_of_a_gated_block_read_the_same_stream(wrap, first):
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
 
 
+def test_mhc_of_the_paper_starts_as_paddlefleet_cites_appendix_a6():
+    # One vector of n + n + n² logits for each function: attention and MLP of a block count apart.
+    n, blocks = 4, 3
+    for k in range(2 * blocks):
+        logits = np.zeros(n + n + n * n)
+        logits[:n] = -3.0
+        logits[k % n] = 3.0
+        for row in range(n):
+            for column in range(n):
+                logits[2 * n + row * n + column] = 3.0 if row == column else -3.0
+        drawn = parameters_of(make_spec(variant="mhc_paper", depth=blocks, wrap="sublayer"))
+        pre, post, res = (drawn[f"connection.b_{part}"][k] for part in ("pre", "post", "res"))
+        assert (np.concatenate([pre, post, res.ravel()]) == logits).all()
+        assert all((drawn[f"connection.phi_{part}"] == 0).all() for part in ("pre", "post", "res"))
+        assert (drawn["connection.alpha"] == np.float32(0.01)).all()
+
+
 def test_every_scheme_has_its_starts_in_this_file():
     assert set(STARTS) == set(SCHEMES)
 
