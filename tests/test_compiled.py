@@ -79,7 +79,15 @@ def test_machine_code_of_the_same_program_is_taken_from_the_folder_of_the_user(p
         ("helper", "x * FACTOR", "x - FACTOR", 10),
         ("constants", "3.0", "1.0", 13),
     ],
-    ids=["none", "options", "helper's options", "constant", "helper's constant", "helper", "module"],
+    ids=[
+        "same",
+        "options",
+        "options of helper",
+        "constant",
+        "constant of helper",
+        "helper",
+        "module",
+    ],
 )
 def test_an_edit_of_any_file_compiles_again(package, file, old, new, expected):
     package()(X)
