@@ -898,12 +898,19 @@ def test_the_example_learns(framework):
 # --- weights of releases (test_peers.py compares with the releases' own modules) ------------------
 
 
-def release_weights(layers=2):
-    """Random state dict with the names and shapes of DeepSeek V4, for 2 streams."""
+def release_weights(layers=2, rows=8, scales=3):
+    """Random state dict with the names and shapes of DeepSeek V4, for 2 streams.
+
+    Without a dynamic H_res there are 4 rows and 2 scales.
+    """
     rng, found = np.random.default_rng(0), {}
     for i in range(layers):
         for part in ("attn_hc", "ffn_hc"):
-            for name, shape in {"fn": (8, 2 * WIDTH), "base": (8,), "scale": (3,)}.items():
+            for name, shape in {
+                "fn": (rows, 2 * WIDTH),
+                "base": (rows,),
+                "scale": (scales,),
+            }.items():
                 found[f"model.layers.{i}.{part}.{name}"] = rng.standard_normal(shape)
     for name, shape in {"fn": (2, 2 * WIDTH), "base": (2,), "scale": (1,)}.items():
         found[f"model.hc_head.hc_{name}"] = rng.standard_normal(shape)
@@ -924,6 +931,92 @@ def test_weights_of_a_release_by_hand(framework):
     assert np.array_equal(values["readout"], weights["model.hc_head.hc_base"].astype(np.float32))
 
 
+def hyper(head=True, **names):
+    """DeepSeek's names in transformers → names in a release's own files, for two layers."""
+    parts = {"attn_hc.": "hc_attn_", "ffn_hc.": "hc_ffn_", "hc_head.hc_": "hc_head_"}
+    found = {}
+    for name in release_weights():
+        own = name.removeprefix("model.") if not names else name
+        for theirs, part in {**parts, **names}.items():
+            own = own.replace(theirs, part)
+        found[name] = own
+    return {name: own for name, own in found.items() if head or "hc_head" not in name}
+
+
+IN_FILES = {
+    "deepseek_v4": hyper(),
+    "deepseek_v41": hyper(head=False),
+    "glm5_next": hyper(head=False),
+    "hy_v4": hyper(
+        **{
+            "attn_hc.": "hc_attn_layer.hc_pre.hc_",
+            "ffn_hc.": "hc_mlp_layer.hc_",
+            "hc_head.hc_": "hc_head.hc_head_",
+        }
+    ),
+    "dory": {
+        "layers.0.lambda_1": "backbone.layers.0.attn_alpha",
+        "layers.0.lambda_2": "backbone.layers.1.mlp_alpha",
+        "layers.1.lambda_1": "backbone.layers.2.attn_alpha",
+        "layers.1.lambda_2": "backbone.layers.3.mlp_alpha",
+    },
+    "attn_res_block": {
+        f"model.{place}_{part}.weight": f"language_model.model.{place}.{part}_weight"
+        for place in (
+            *(f"layers.{i}.{of}_res" for i in range(2) for of in ("self_attention", "mlp")),
+            "output_attn_res",
+        )
+        for part in ("proj", "norm")
+    },
+    "inkling2": {
+        "model.layers.0.mlp_input.query": "model.llm.attn_res.mlp_queries.0",
+        "model.layers.1.attention_input.query": "model.llm.attn_res.attn_queries.0",
+        "model.layers.1.mlp_input.query": "model.llm.attn_res.mlp_queries.1",
+        "model.final_input.query": "model.llm.attn_res.output_query",
+    },
+}
+"""Name in transformers or MLX → name in the release's own files, as their loaders convert them."""
+
+OF_EXTRA_BLOCKS = (
+    "mtp.0.hc_attn_fn", "mtp.layers.0.attn_hc.fn", "model.mtp.layers.0.attn_hc.fn",
+    "model.mtp_layers.0.hc_attn_layer.hc_fn", "layers.2.shared_head.norm.weight",
+    "layers.2.hc_attn_fn", "model.layers.2.eh_proj.weight", "model.layers.2.attn_hc.fn",
+    "backbone.mtp.layers.0.attn_alpha", "mtp.layers.0.self_attention_res_proj.weight",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", IN_FILES)
+def test_names_of_the_own_files_of_a_release_load_the_same_parameters(framework, scheme):
+    """Also with blocks that predict further tokens, and with some names as in transformers."""
+    sizes = (2, 4, 2) if scheme == "hy_v4" else ()
+    shapes = {name: value.shape for name, value in release_weights(*sizes).items()}
+    small = {
+        "norm.weight": (WIDTH,),
+        "proj.weight": (1, WIDTH),
+        "query": (WIDTH,),
+        "lambda_1": (WIDTH,),
+        "lambda_2": (WIDTH,),
+    }
+    rng, weights = np.random.default_rng(0), {}
+    for name in IN_FILES[scheme]:
+        ending = next((end for end in small if name.endswith(end)), None)
+        shape = shapes.get(name, small.get(ending, ()))
+        weights[name] = framework.array(rng.standard_normal(shape))
+    own = {IN_FILES[scheme][name]: value for name, value in weights.items()}
+    last = next(reversed(weights))
+    mixed = {**weights, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}
+    found = []
+    for given in (weights, own, mixed, {**own, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}):
+        module = framework.module(
+            scheme, 4, WIDTH, streams=2, per_block=2, takes_apart=True, seed=len(found)
+        )
+        module.load_release(given)
+        found.append(framework.values(module))
+    for values in found[1:]:
+        assert all(np.array_equal(values[name], value) for name, value in found[0].items())
+    assert any(np.ptp(value) for value in found[0].values())
+
+
 @pytest.mark.parametrize(
     ("scheme", "layers", "change", "message"),
     [
@@ -932,8 +1025,8 @@ def test_weights_of_a_release_by_hand(framework):
         ("deepseek_v4", 6, {}, "the weights lack model.layers.2.attn_hc.fn"),
         ("muse_spark", 4, {}, "the weights have no layers.0.post_attention_residual_gate.gate"),
         (
-            "deepseek_v4", 4, {"mtp.layers.0.attn_hc.fn": np.zeros((8, 8))},
-            "several layers.0.attn_hc.fn; name one of the prefixes 'model.', 'mtp.'",
+            "deepseek_v4", 4, {"draft.layers.0.attn_hc.fn": np.zeros((8, 8))},
+            "several layers.0.attn_hc.fn; name one of the prefixes 'model.', 'draft.'",
         ),
         (
             "deepseek_v4", 4, {"model.hc_head.hc_fn": np.zeros((2, 6))},

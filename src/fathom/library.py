@@ -163,8 +163,9 @@ class Verbs:
         raise NotImplementedError
 
     def load_release(self, weights: Mapping[str, Array], prefix: str | None = None) -> None:
-        """Load the parameters from the state dict of a released model, by the release's names.
+        """Load the parameters from the state dict of a released model.
 
+        Names may be those of the release's own files, or of transformers or MLX.
         `prefix`: prefix of these names, such as `model.`; None: the only one present. Raises
         ValueError for weights of another model or size.
         """
