@@ -111,6 +111,8 @@ class Verbs:
     connection: Connection
     scheme: str | Mapping[str, Any]
     """Name of the connection, or its settings as given."""
+    _names: Sequence[str]
+    """Names of the parameters in this module."""
 
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""
@@ -119,7 +121,7 @@ class Verbs:
 
     @property
     def no_decay(self) -> tuple[str, ...]:
-        """Names of the parameters to exclude from weight decay and Muon: all but matrices.
+        """Names of the parameters to exclude from weight decay: all but matrices.
 
         The number of axes does not identify them: `b_res` [layers, S, S] is a vector per layer.
         """
@@ -135,7 +137,8 @@ class Verbs:
 
     def _arrays(self) -> dict[str, Array]:
         """The parameters by name."""
-        raise NotImplementedError
+        # By attribute, which parametrised, pruned and replicated modules replace.
+        return {name: getattr(self, name) for name in self._names}
 
     def _params(self, arrays: Mapping[str, Array], dtype: str) -> dict[str, Array]:
         """Parameters in a float type, by their names in a network."""
