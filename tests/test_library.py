@@ -880,7 +880,143 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         )
 
 
-# --- examples -------------------------------------------------------------------------------------
+# --- documents and examples -----------------------------------------------------------------------
+
+
+def linear_branches(framework, width, layers):
+    """Modules of the framework, […, width] → the same."""
+    nn = importlib.import_module({"torch": "torch.nn", "mlx": "mlx.nn"}[framework.name])
+    return [nn.Linear(width, width) for _ in range(layers)]
+
+
+def test_every_block_of_code_of_the_documents_runs(framework):
+    """In their order. The class of one's own is that of `test_own_connection`."""
+    text = (EXAMPLES.parent / "library.md").read_text(encoding="utf-8")
+    blocks = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    weights = {name: framework.array(value) for name, value in release_weights().items()}
+    x = framework.array(np.random.default_rng(0).standard_normal((2, 3, 128)))
+    scope = {
+        "x": x, "branches": linear_branches(framework, 128, 24), "state_dict": weights,
+        "attention": lambda y, cache: (2 * y, cache), "cache": {},
+    }  # fmt: skip
+    scope[framework.name] = framework.library
+    ran = 0
+    for block in blocks:
+        if "class " in block or (framework.name == "mlx" and "torch." in block.split("\n", 1)[1]):
+            continue
+        block = block.replace("fathom.torch", f"fathom.{framework.name}")
+        block = block.replace("2 * 43, width=4096", f"4, width={WIDTH}, streams=2")
+        if "c.read(" in block:
+            exec(block, {**scope, "state": scope["c"].open(x), "k": 0})  # noqa: S102
+        else:
+            exec(block, scope)  # noqa: S102
+        ran += 1
+    assert ran >= {"torch": 6, "mlx": 4}[framework.name]
+    loaded = framework.values(scope["c"])["readout"]
+    assert np.array_equal(loaded, framework.numpy(weights["model.hc_head.hc_base"]))
+
+
+def test_optimisers_take_parameters_as_documented(framework):
+    """AdamW in two groups (above, and in the examples). Muon takes no stack of matrices."""
+    module = framework.module("mhc_paper", LAYERS, WIDTH)
+    if framework.name == "torch":
+        muon = getattr(framework.library.optim, "Muon", None)
+        if muon is None:
+            pytest.skip("PyTorch has no Muon before 2.9")
+        refused = refusal(muon, [module.phi_pre], error=ValueError)
+        assert "2D" in refused
+    else:
+        optimizers = importlib.import_module("mlx.optimizers")
+        rng, steps = np.random.default_rng(0), []
+        gradient = framework.array(rng.standard_normal(module.phi_pre.shape))
+        for shape in (gradient.shape, (LAYERS, -1)):  # as they are, and as one matrix
+            zero = framework.library.zeros(gradient.shape).reshape(shape)
+            moved = optimizers.Muon(1.0, weight_decay=0.0).apply_gradients(
+                {"p": gradient.reshape(shape)}, {"p": zero}
+            )
+            steps.append(framework.numpy(moved["p"]).reshape(-1))
+        scale = steps[0] @ steps[1] / (steps[1] @ steps[1])
+        assert steps[0] == pytest.approx(scale * steps[1], abs=1e-5)
+
+
+def test_documented_lists_of_schemes(framework):
+    """Those with norms of their own, those without `has_residual`, and those that read apart."""
+    modules = {scheme: framework.module(scheme, 4, 8, takes_apart=True) for scheme in SCHEMES}
+    normed = {scheme for scheme, module in modules.items() if module.reads_normed}
+    assert normed == {"qwen4_exp", "minimax", "dory"}
+    refused = {"has_residual": set(), "takes_apart": set()}
+    for scheme in SCHEMES:
+        for key, sizes in (
+            ("has_residual", {"has_residual": True, "takes_apart": True}),
+            ("takes_apart", {}),
+        ):
+            try:
+                framework.module(scheme, 4, 8, **sizes)
+            except ConfigError:
+                refused[key].add(scheme)
+    assert refused["takes_apart"] == {"inkling2", "muddformer", "muddformer_normed"}
+    assert {"scaled", "frac"} <= refused["has_residual"]
+
+
+@pytest.mark.parametrize("scheme", ["muddformer", "muddformer_normed", "inkling2"])
+def test_the_error_for_q_k_and_v_apart_names_arguments_that_work(framework, scheme):
+    said = refusal(framework.module, scheme, 4, WIDTH, error=ConfigError)
+    named = dict(re.findall(r"(\w+)=(\w+)", said))
+    assert named == {"takes_apart": "True", "per_block": "2"}
+    module = framework.module(scheme, 4, WIDTH, takes_apart=True, per_block=2)
+    attention, mlp = (lambda q, k, v: q + k * v), (lambda x: 2 * x)
+    either = lambda *x: attention(*x) if len(x) == 3 else mlp(*x)  # noqa: E731
+    out = module(framework.array(INPUT), [either, mlp] * 2)
+    assert np.isfinite(framework.numpy(out)).all()
+    assert not any(module.reads_apart(k) for k in (1, 3))
+
+
+def test_a_subclass_may_have_parameters_and_modules_of_its_own(framework):
+    nn = importlib.import_module({"torch": "torch.nn", "mlx": "mlx.nn"}[framework.name])
+
+    class Scaled(framework.module):
+        def __init__(self):
+            super().__init__("mhc_paper", LAYERS, WIDTH)
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def through(self, x, branches, noise=None):
+            return self.linear(super().through(x, branches, noise))
+
+        forward = __call__ = through
+
+    module, plain = Scaled(), framework.module("mhc_paper", LAYERS, WIDTH)
+    x, functions = framework.array(INPUT), branches(framework)
+    found, expected = module(x, functions), module.linear(plain(x, functions))
+    assert np.array_equal(framework.numpy(found), framework.numpy(expected))
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_parameters_may_be_normalised_or_pruned(torch, prune):
+    module, values = moved(Torch(), "mhc_paper")
+    if prune:
+        importlib.import_module("torch.nn.utils.prune").l1_unstructured(module, "phi_pre", 0.5)
+        changed = np.where(module.phi_pre_mask.numpy(), values["phi_pre"], 0)
+    else:
+        torch.nn.utils.parametrizations.weight_norm(module, "phi_pre")
+        changed = values["phi_pre"]
+    expected = oracle(module, {**values, "phi_pre": changed}, INPUT)
+    found = Torch().numpy(module(Torch().array(INPUT), branches(Torch())))
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.slow  # PyTorch takes seconds to load its compiler
+def test_compiling_only_the_branches_and_what_one_graph_refuses(torch):
+    framework = Torch()
+    module, _ = moved(framework, "mhc_paper")
+    functions, compiled = branches(framework), partial(torch.compile, backend="aot_eager")
+    expected = stepped(framework, module, functions)
+    found = stepped(framework, module, [compiled(function) for function in functions])
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+    frac, _ = moved(framework, "frac")
+    whole = compiled(lambda x: frac(x, functions), fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        whole(framework.array(INPUT))
 
 
 @pytest.mark.slow
@@ -898,12 +1034,19 @@ def test_the_example_learns(framework):
 # --- weights of releases (test_peers.py compares with the releases' own modules) ------------------
 
 
-def release_weights(layers=2):
-    """Random state dict with the names and shapes of DeepSeek V4, for 2 streams."""
+def release_weights(layers=2, rows=8, scales=3):
+    """Random state dict with the names and shapes of DeepSeek V4, for 2 streams.
+
+    Without a dynamic H_res there are 4 rows and 2 scales.
+    """
     rng, found = np.random.default_rng(0), {}
     for i in range(layers):
         for part in ("attn_hc", "ffn_hc"):
-            for name, shape in {"fn": (8, 2 * WIDTH), "base": (8,), "scale": (3,)}.items():
+            for name, shape in {
+                "fn": (rows, 2 * WIDTH),
+                "base": (rows,),
+                "scale": (scales,),
+            }.items():
                 found[f"model.layers.{i}.{part}.{name}"] = rng.standard_normal(shape)
     for name, shape in {"fn": (2, 2 * WIDTH), "base": (2,), "scale": (1,)}.items():
         found[f"model.hc_head.hc_{name}"] = rng.standard_normal(shape)
@@ -924,6 +1067,92 @@ def test_weights_of_a_release_by_hand(framework):
     assert np.array_equal(values["readout"], weights["model.hc_head.hc_base"].astype(np.float32))
 
 
+def hyper(head=True, **names):
+    """DeepSeek's names in transformers → names in a release's own files, for two layers."""
+    parts = {"attn_hc.": "hc_attn_", "ffn_hc.": "hc_ffn_", "hc_head.hc_": "hc_head_"}
+    found = {}
+    for name in release_weights():
+        own = name.removeprefix("model.") if not names else name
+        for theirs, part in {**parts, **names}.items():
+            own = own.replace(theirs, part)
+        found[name] = own
+    return {name: own for name, own in found.items() if head or "hc_head" not in name}
+
+
+IN_FILES = {
+    "deepseek_v4": hyper(),
+    "deepseek_v41": hyper(head=False),
+    "glm5_next": hyper(head=False),
+    "hy_v4": hyper(
+        **{
+            "attn_hc.": "hc_attn_layer.hc_pre.hc_",
+            "ffn_hc.": "hc_mlp_layer.hc_",
+            "hc_head.hc_": "hc_head.hc_head_",
+        }
+    ),
+    "dory": {
+        "layers.0.lambda_1": "backbone.layers.0.attn_alpha",
+        "layers.0.lambda_2": "backbone.layers.1.mlp_alpha",
+        "layers.1.lambda_1": "backbone.layers.2.attn_alpha",
+        "layers.1.lambda_2": "backbone.layers.3.mlp_alpha",
+    },
+    "attn_res_block": {
+        f"model.{place}_{part}.weight": f"language_model.model.{place}.{part}_weight"
+        for place in (
+            *(f"layers.{i}.{of}_res" for i in range(2) for of in ("self_attention", "mlp")),
+            "output_attn_res",
+        )
+        for part in ("proj", "norm")
+    },
+    "inkling2": {
+        "model.layers.0.mlp_input.query": "model.llm.attn_res.mlp_queries.0",
+        "model.layers.1.attention_input.query": "model.llm.attn_res.attn_queries.0",
+        "model.layers.1.mlp_input.query": "model.llm.attn_res.mlp_queries.1",
+        "model.final_input.query": "model.llm.attn_res.output_query",
+    },
+}
+"""Name in transformers or MLX → name in the release's own files, as their loaders convert them."""
+
+OF_EXTRA_BLOCKS = (
+    "mtp.0.hc_attn_fn", "mtp.layers.0.attn_hc.fn", "model.mtp.layers.0.attn_hc.fn",
+    "model.mtp_layers.0.hc_attn_layer.hc_fn", "layers.2.shared_head.norm.weight",
+    "layers.2.hc_attn_fn", "model.layers.2.eh_proj.weight", "model.layers.2.attn_hc.fn",
+    "backbone.mtp.layers.0.attn_alpha", "mtp.layers.0.self_attention_res_proj.weight",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", IN_FILES)
+def test_names_of_the_own_files_of_a_release_load_the_same_parameters(framework, scheme):
+    """Also with blocks that predict further tokens, and with some names as in transformers."""
+    sizes = (2, 4, 2) if scheme == "hy_v4" else ()
+    shapes = {name: value.shape for name, value in release_weights(*sizes).items()}
+    small = {
+        "norm.weight": (WIDTH,),
+        "proj.weight": (1, WIDTH),
+        "query": (WIDTH,),
+        "lambda_1": (WIDTH,),
+        "lambda_2": (WIDTH,),
+    }
+    rng, weights = np.random.default_rng(0), {}
+    for name in IN_FILES[scheme]:
+        ending = next((end for end in small if name.endswith(end)), None)
+        shape = shapes.get(name, small.get(ending, ()))
+        weights[name] = framework.array(rng.standard_normal(shape))
+    own = {IN_FILES[scheme][name]: value for name, value in weights.items()}
+    last = next(reversed(weights))
+    mixed = {**weights, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}
+    found = []
+    for given in (weights, own, mixed, {**own, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}):
+        module = framework.module(
+            scheme, 4, WIDTH, streams=2, per_block=2, takes_apart=True, seed=len(found)
+        )
+        module.load_release(given)
+        found.append(framework.values(module))
+    for values in found[1:]:
+        assert all(np.array_equal(values[name], value) for name, value in found[0].items())
+    assert any(np.ptp(value) for value in found[0].values())
+
+
 @pytest.mark.parametrize(
     ("scheme", "layers", "change", "message"),
     [
@@ -932,8 +1161,8 @@ def test_weights_of_a_release_by_hand(framework):
         ("deepseek_v4", 6, {}, "the weights lack model.layers.2.attn_hc.fn"),
         ("muse_spark", 4, {}, "the weights have no layers.0.post_attention_residual_gate.gate"),
         (
-            "deepseek_v4", 4, {"mtp.layers.0.attn_hc.fn": np.zeros((8, 8))},
-            "several layers.0.attn_hc.fn; name one of the prefixes 'model.', 'mtp.'",
+            "deepseek_v4", 4, {"draft.layers.0.attn_hc.fn": np.zeros((8, 8))},
+            "several layers.0.attn_hc.fn; name one of the prefixes 'model.', 'draft.'",
         ),
         (
             "deepseek_v4", 4, {"model.hc_head.hc_fn": np.zeros((2, 6))},

@@ -96,6 +96,8 @@ class Verbs:
     connection: Connection
     scheme: str | Mapping[str, Any]
     """Name of the connection, or its settings as given."""
+    _names: Sequence[str]
+    """Names of the parameters in this module."""
 
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""
@@ -104,7 +106,7 @@ class Verbs:
 
     @property
     def no_decay(self) -> tuple[str, ...]:
-        """Names of the parameters to exclude from weight decay and Muon: all but matrices.
+        """Names of the parameters to exclude from weight decay: all but matrices.
 
         The number of axes does not identify them: `b_res` [layers, S, S] is a vector per layer.
         """
@@ -120,7 +122,8 @@ class Verbs:
 
     def _arrays(self) -> dict[str, Array]:
         """The parameters by name."""
-        raise NotImplementedError
+        # By attribute, which parametrised, pruned and replicated modules replace.
+        return {name: getattr(self, name) for name in self._names}
 
     def _params(self, arrays: Mapping[str, Array], dtype: str) -> dict[str, Array]:
         """Parameters in a float type, by their names in a network."""
@@ -148,8 +151,9 @@ class Verbs:
         raise NotImplementedError
 
     def load_release(self, weights: Mapping[str, Array], prefix: str | None = None) -> None:
-        """Load the parameters from the state dict of a released model, by the release's names.
+        """Load the parameters from the state dict of a released model.
 
+        Names may be those of the release's own files, or of transformers or MLX.
         `prefix`: prefix of these names, such as `model.`; None: the only one present. Raises
         ValueError for weights of another model or size.
         """

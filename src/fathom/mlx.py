@@ -58,14 +58,13 @@ class ResidualConnection(Verbs, nn.Module):
             has_residual=has_residual,
             takes_apart=takes_apart,
         )
-        object.__setattr__(self, "scheme", scheme)  # MLX would register a mapping as parameters
-        for name, value in self._initial(seed).items():
+        initial = self._initial(seed)
+        # Not by assignment, which registers lists and mappings as parameters.
+        vars(self).update(scheme=scheme, _names=list(initial))
+        for name, value in initial.items():
             setattr(self, name, mx.array(value))
 
     __call__ = Verbs.through
-
-    def _arrays(self) -> dict[str, mx.array]:
-        return dict(self.parameters())
 
     def _set(self, values: Mapping[str, mx.array]) -> None:
         self.update({name: v.astype(self[name].dtype) for name, v in values.items()})

@@ -85,10 +85,6 @@ class ResidualConnection(Verbs, nn.Module):
 
     forward = Verbs.through
 
-    def _arrays(self) -> dict[str, Tensor]:
-        # By attribute, which parametrised, pruned and replicated modules replace.
-        return {name: getattr(self, name) for name in self._names}
-
     def _set(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, value in values.items():

@@ -74,7 +74,8 @@ def refuse_without_attention(kind: str, fix: str, context: ConnectionContext) ->
     if not context.takes_apart:
         raise ConfigError(
             f"{kind}: q, k and v are read apart, but functions of this network have one input; "
-            f"use {fix}, or for blocks of a transformer model.wrap: sublayer"
+            f"use {fix}, or let each block begin with an attention of three inputs: "
+            "model.wrap: sublayer in a study, takes_apart=True and per_block=2 in your own model"
         )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def load() -> None:
-    """Trigger numba's loading at the first call of any function, which takes half a second."""
+    """Trigger numba's loading at the first call of any function, a few tenths of a second."""
     one = np.ones((1, 1, 1), np.float32)
     row_products(one[0], one)
 

@@ -1,8 +1,12 @@
-"""Parameters of connections from the weights of released models."""
+"""Parameters of connections from the weights of released models.
+
+A release's own files may have other names than transformers or MLX give its parameters; both work.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +48,8 @@ class Names(NamedTuple):
     """Combines the arrays of all layers into one."""
     made: Callable[[Ops, Found], Found] = _as_they_are
     """Converts the arrays found under these names to our parameters."""
+    in_files: Mapping[str, str | Callable[[re.Match[str]], str]] = {}
+    """Substitutions, by pattern, from names in the release's own files to these names."""
 
 
 def _split_maps(ops: Ops, found: Found) -> Found:
@@ -68,15 +74,26 @@ def _flat_gains(ops: Ops, found: Found) -> Found:
     return {name: ops.reshape(value, (value.shape[0],)) for name, value in found.items()}
 
 
-def _hyper(head: bool) -> Names:
-    """Names in DeepSeek's modules, which GLM and Hunyuan also use."""
+_DEEPSEEK = {
+    r"\bhc_(attn|ffn)_(fn|base|scale)$": r"\1_hc.\2",
+    r"\bhc_head_(fn|base|scale)$": r"hc_head.hc_\1",
+}
+_HUNYUAN = {
+    r"\bhc_attn_layer\.(hc_pre\.)?hc_": "attn_hc.",
+    r"\bhc_mlp_layer\.(hc_pre\.)?hc_": "ffn_hc.",
+    r"\bhc_head\.hc_head_": "hc_head.hc_",
+}
+
+
+def _hyper(head: bool, in_files: Mapping[str, str] = _DEEPSEEK) -> Names:
+    """Names in transformers' DeepSeek modules, also for GLM and Hunyuan."""
     layers = {
         part: tuple(f"layers.{{}}.{hc}.{part}" for hc in ("attn_hc", "ffn_hc"))
         for part in ("fn", "base", "scale")
     }
     names = {"readout_phi": "fn", "readout": "base", "readout_alpha": "scale"}
     once = {ours: f"hc_head.hc_{theirs}" for ours, theirs in names.items()} if head else {}
-    return Names(layers, once=once, made=_split_maps)
+    return Names(layers, once=once, made=_split_maps, in_files=in_files)
 
 
 _QWEN4 = {
@@ -103,7 +120,7 @@ RELEASES = Registry(
         "deepseek_v4": _hyper(head=True),
         "deepseek_v41": _hyper(head=False),
         "glm5_next": _hyper(head=False),
-        "hy_v4": _hyper(head=True),
+        "hy_v4": _hyper(head=True, in_files=_HUNYUAN),
         "qwen4_exp": Names(
             {
                 ours: tuple(
@@ -170,7 +187,13 @@ RELEASES = Registry(
             },
             last={"norm_gain": "norm.weight"},
         ),
-        "dory": Names({"rate": ("layers.{}.lambda_1", "layers.{}.lambda_2")}),
+        "dory": Names(
+            {"rate": ("layers.{}.lambda_1", "layers.{}.lambda_2")},
+            in_files={  # attention and MLP are layers of their own
+                r"\blayers\.(\d+)\.attn_alpha$": lambda m: f"layers.{int(m[1]) // 2}.lambda_1",
+                r"\blayers\.(\d+)\.mlp_alpha$": lambda m: f"layers.{int(m[1]) // 2}.lambda_2",
+            },
+        ),
         "attn_res_block": Names(
             {
                 ours: tuple(f"layers.{{}}.{of}_res_{theirs}" for of in ("self_attention", "mlp"))
@@ -179,16 +202,27 @@ RELEASES = Registry(
             last={ours: f"output_attn_res_{theirs}" for ours, theirs in _KIMI_K3.items()},
             unread=1,
             together=_joined,
+            in_files={r"_res\.(proj|norm)_weight$": r"_res_\1.weight"},
         ),
         "inkling2": Names(
             {"query": ("layers.{}.attention_input.query", "layers.{}.mlp_input.query")},
             last={"query": "final_input.query"},
             unread=1,
             together=_joined,
+            in_files={  # the first attention has no query
+                r"\battn_res\.attn_queries\.(\d+)$": (
+                    lambda m: f"layers.{int(m[1]) + 1}.attention_input.query"
+                ),
+                r"\battn_res\.mlp_queries\.(\d+)$": r"layers.\1.mlp_input.query",
+                r"\battn_res\.output_query$": "final_input.query",
+            },
         ),
     }
 )
 """Names for each released scheme that has parameters."""
+
+EXTRA = re.compile(r"(?:.*\.)?(?:mtp(?:_layers)?\.|layers\.\d+\.(?=(?:shared_head|eh_proj)\.))")
+"""Beginning of the names of a block that predicts further tokens, beside the layers of a model."""
 
 
 def of_release(
@@ -197,12 +231,19 @@ def of_release(
     """A scheme's parameters, by our names, from a release's state dict.
 
     `layers`: number of wrapped functions. `prefix`: prefix of the names, such as `model.`; None:
-    the only one present. Raises ValueError for weights of another model.
+    the only one present. Blocks that predict further tokens are left out. Raises ValueError for
+    weights of another model.
     """
     if scheme not in RELEASES:
         known = join_values(RELEASES)
         raise ValueError(f"no weights of a release are known for {scheme!r} (known: {known})")
     names = RELEASES[scheme]
+    extra = {match[0] for key in weights if (match := EXTRA.match(key))} - {prefix}
+    weights = {
+        _renamed(key, names): value
+        for key, value in weights.items()
+        if not key.startswith(tuple(extra))
+    }
     first = next(iter(names.layers.values()))[names.unread]
     prefix = _prefix_of(first.format(0), weights) if prefix is None else prefix
     blocks = layers // names.functions
@@ -226,6 +267,13 @@ def of_release(
     for name, key in names.once.items():
         found[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
     return names.made(ops, found)
+
+
+def _renamed(key: str, names: Names) -> str:
+    """The name of an array in a file, as transformers or MLX name it."""
+    for pattern, name in names.in_files.items():
+        key = re.sub(pattern, name, key)
+    return key
 
 
 def _prefix_of(name: str, weights: Mapping[str, Array]) -> str:
