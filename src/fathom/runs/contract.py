@@ -41,6 +41,8 @@ class Check(NamedTuple):
     failed: bool = False
     value: float = math.nan
     """The measured number in the text, if there is one."""
+    flagged: bool = False
+    """Whether it is no part of the contract, but a reason to doubt the connection."""
 
 
 def check_contract(problem: Problem, backend: Backend) -> None:
