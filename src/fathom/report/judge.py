@@ -94,6 +94,8 @@ class Plan:
     """Folder of the kept result; None: the plain network is trained here."""
     lacking: str
     """Why there is nothing else to compare with; empty with a kept result."""
+    trains: bool
+    """Whether data sets are needed; false for checks alone."""
     seeds: int
     project: Path
     """Folder of the project, for links to its documents."""
@@ -207,7 +209,7 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    return Plan(config, path, label, kept, lacking, seeds, project)
+    return Plan(config, path, label, kept, lacking, not check, seeds, project)
 
 
 def _recorded(file: str) -> str:
@@ -240,7 +242,14 @@ def _kept(results: Path, project: Path, *, quick: bool) -> tuple[Path | None, st
 
 
 def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
-    """Yield (study, check): contract, cost of a step, whether the plain network repeats here."""
+    """Yield (study, check): contract, cost of a step, whether the plain network repeats here.
+
+    Raises DataError first, if a data set is missing for a training.
+    """
+    for study in plan.config.studies if plan.trains else ():
+        spec = plan.config.spec(plan.cells(study)[0])
+        connect(spec, compute)
+        tasks.load(spec.task).batch(spec, 0)
     for study in plan.config.studies:
         for check in _check(plan, study, compute):
             yield study, check

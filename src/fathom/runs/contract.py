@@ -77,14 +77,15 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     if not np.isfinite(once).all():
         yield Check("at the start", "logits are not finite", failed=True)
         return  # the rest compares numbers
-    trained, again, other = (_logits(problem, backend, initial, step=step) for step in (0, 0, 1))
-    mode = _mode(once, trained, other)
-    repeats = np.array_equal(trained, again)
+    perturbed = _perturbed(initial)
+    evaluated, trained, again, other = (
+        _logits(problem, backend, perturbed, step=step) for step in (None, 0, 0, 1)
+    )
+    mode, repeats = _mode(evaluated, trained, other), _same(trained, again)
     passes = list(_passes(problem, backend, initial, once, repeats, watching.kept()))
     yield from (*passes, mode)
     if any(check.failed for check in passes):
         return
-    perturbed = _perturbed(initial)
     gradients = list(_gradients(problem, backend, initial, perturbed))
     yield from gradients
     if any(check.failed for check in gradients):
@@ -239,7 +240,7 @@ def _passes(
     fresh = without_data(Problem(problem.spec))
     second, first = (_logits(each, backend, initial, others) for each in (problem, fresh))
     again = _logits(problem, backend, initial)
-    if not (np.array_equal(second, first) and np.array_equal(again, once)):
+    if not (_same(second, first) and _same(again, once)):
         why = (
             "gives different numbers; keep no array or statistic of a pass for the next, and draw "
             "random numbers only in training"
@@ -258,9 +259,9 @@ SAME_IN_BOTH = "training and evaluation give the same numbers"
 
 def _mode(evaluated: np.ndarray, trained: np.ndarray, other: np.ndarray) -> Check:
     """Whether logits depend on the mode; `other`: those of training at another seed."""
-    if np.array_equal(evaluated, trained) and np.array_equal(trained, other):
+    if _same(evaluated, trained) and _same(trained, other):
         return Check("mode", SAME_IN_BOTH)
-    random = "" if np.array_equal(trained, other) else "draws at random and "
+    random = "" if _same(trained, other) else "draws at random and "
     why = f"training {random}differs from evaluation; scores are measured in evaluation mode"
     return Check("mode", why)
 
@@ -385,6 +386,10 @@ def _logits(
     if noise is not None:
         given["noise"] = noise
     return Trained(problem, backend.ops, infer).logits(given)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:
