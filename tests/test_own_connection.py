@@ -262,8 +262,37 @@ def test_a_mistake_is_one_line_with_the_variant(case):
 
 # --- the contract ---------------------------------------------------------------------------------
 
+KEPT = PLAIN.replace("return function(x0,", "return function(x0 + KEEP,").replace(
+    "class Class(nn.Module):\n",
+    "class Class(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+    "        self.kept, self.norm = {}, nn.BatchNorm1d(width, affine=False)\n\n",
+)
+"""A connection whose input gets an addend, KEEP."""
+
 BROKEN = {
-    "causality": (LEAKING, "Leaking", "a later token changes outputs before it"),
+    "causality": (LEAKING, "Leaking", "leaks the future"),
+    "causality in training": (
+        LEAKING.replace("x.mean(dim=1, keepdim=True)", "(x.mean(1, True) if self.training else x)"),
+        "Leaking", "leaks the future",
+    ),
+    "batch": (
+        LEAKING.replace("dim=1", "dim=0"), "Leaking", "mixes sequences of the batch",
+    ),
+    "second pass of a kept array": (
+        KEPT.replace("KEEP", "self.kept.setdefault('x', x0.detach())"), "Class", "keep no array",
+    ),
+    "second pass of an array that all modules keep": (
+        "seen = {}\n" + LEAKING.replace("x.mean(dim=1, keepdim=True)", "seen.setdefault(0, x0)"),
+        "Leaking", "uses an array of an earlier pass",
+    ),
+    "second pass of a statistic": (
+        KEPT.replace("KEEP", "self.norm(x0.flatten(0, 1)).view_as(x0)"), "Class", "statistic",
+    ),
+    "second pass of another generator": (
+        "import random\n" + KEPT.replace("KEEP", "(random.random() if self.training else 0)"),
+        "Class", "in training at the same seed; draw only with torch",
+    ),
+    "at the start": (PLAIN.replace("scale * f(x)", "1e30 * f(x) * 1e30"), "Class", "not finite"),
     "seed": (
         "import itertools\n\nbuilt = itertools.count()\n"
         + LEAKING.replace("torch.zeros(width)", "torch.full((width,), 0.1 * next(built))")
@@ -272,7 +301,12 @@ BROKEN = {
     ),
     "second pass": (
         LEAKING.replace("x.mean(dim=1, keepdim=True)", "torch.rand_like(x)")
-        .replace("zeros", "ones"), "Leaking", "gives different numbers",
+        .replace("zeros", "ones"), "Leaking", "gives different numbers; .* only in training",
+    ),
+    "gradients that are not finite": (
+        # The root's slope is infinite at zero, where its value is finite.
+        LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "self.weight.abs().sqrt()"),
+        "Leaking", "not finite at the start: .*weight",
     ),
     "gradients": (
         LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "0 * self.weight"),
@@ -300,7 +334,8 @@ def test_a_broken_contract_is_one_line_and_trains_nothing(name):
     write("broken.py", text)
     spec = spec_of({"module": f"broken.py:{made}"})
     said = refusal(run_cell, spec, Path("run"), error=ConfigError)
-    assert re.match(rf"broken\.py:{made}: {name}: .*{message}", said)
+    check = re.split(" of | in | that ", name)[0]
+    assert re.match(rf"broken\.py:{made}: {check}: .*{message}", said)
     assert not Path("run/manifest.json").exists()
 
 
@@ -429,10 +464,56 @@ def test_an_error_in_a_pass_after_the_checks_is_one_line():
     assert said.startswith("late.py:Class: ValueError: late (line ")
 
 
+def test_scores_are_of_evaluation_mode_and_training_repeats():
+    """Dropout draws by the seed of the run and the step; an evaluation draws nothing."""
+    text = KEPT.replace("KEEP", "nn.functional.dropout(x0, 0.5, self.training)")
+    checks = checks_of(text, "Class")
+    assert not any(check.failed for check in checks.values())
+    assert "draws at random" in checks["mode"].text
+    spec = spec_of({"module": "own.py:Class"})
+    one, again = train(spec, "one"), train(spec, "again")
+    assert [row["loss"] for row in one] == [row["loss"] for row in again]
+
+    runs = {}
+    for gain in (1, 100):
+        write("own.py", KEPT.replace("KEEP", f"(0 if self.training else {gain} * x0.roll(1, 2))"))
+        runs[gain] = train(spec_of({"module": "own.py:Class"}), f"run{gain}")
+    assert [r["loss"] for r in runs[1]] == [r["loss"] for r in runs[100]]
+    assert runs[1][-1]["exact_loss"] != runs[100][-1]["exact_loss"]
+
+
+BRANCHES = {
+    "class": ("class Own(nn.Module):\n    def forward(self, x, fx):\n        return x + 2 * fx\n"),
+    "with the function": (
+        "class Own(nn.Module):\n    def forward(self, x, f):\n        return x + 2 * f(x)\n"
+    ),
+    "function": "def Own(x, fx):\n    return x + 2 * fx\n",
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_connection_of_one_branch_gets_the_three_lines_that_make_it_right(name):
+    """The lines, added as the message says, give the losses of the plain network at scale 2."""
+    text = "from torch import nn\n\n\n" + BRANCHES[name]
+    write("own.py", text)
+    with pytest.raises(ConfigError) as caught:
+        train(spec_of({"module": "own.py:Own"}))
+    first, *lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    renamed = "Own" if name == "function" else "forward"
+    assert f"{renamed} takes one branch" in first
+    write("own.py", text.replace(f"def {renamed}", "def step") + "\n" + "\n".join(lines) + "\n")
+    ours = losses(spec_of({"module": "own.py:Own"}), "ours")
+    np.testing.assert_array_equal(
+        ours, losses(spec_of({"module": "plain.py:function", "scale": 2}), "theirs")
+    )
+
+
 def test_reading_the_previous_token_is_causal():
     checks = checks_of(SHIFTED, "Shifted")
     assert not any(check.failed for check in checks.values())
-    assert {"seed", "shapes", "second pass", "gradients", "causality", "at the start"} == {*checks}
+    names = "seed", "shapes", "second pass", "mode", "gradients", "causality", "batch"
+    assert {*names, "at the start"} == {*checks}
     assert checks["at the start"].text.startswith("equals the plain network")
 
 

@@ -66,7 +66,6 @@ PublishedFile = Annotated[
 ]
 TemplatesFolder = Annotated[Path, typer.Option("--templates", help="Folder of the templates.")]
 DEFAULT_CONFIG = [Path("config.yaml")]
-REFERENCE_CONFIG = [*DEFAULT_CONFIG, Path("workflow/presets/reference.yaml")]
 DATA = Path(Compute.model_fields["data"].default)
 PUBLISHED = Path("report/published.yaml")
 TEMPLATES = Path("report/templates")

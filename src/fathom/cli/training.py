@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +93,7 @@ def train_all(
     packages and a framework. `fathom bundle` carries the runs to another machine. After an
     interruption the same command resumes.
     """
+    from fathom.runs.folder import run_folder
     from fathom.runs.train_all import specs_left
 
     settings = read_config(config, override)
@@ -98,7 +101,7 @@ def train_all(
     if estimate:
         print_estimate(specs, compute, jobs)
     else:
-        train_left(settings, specs, compute, jobs)
+        train_left(specs, partial(run_folder, Path(settings.results)), compute, jobs)
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
@@ -116,16 +119,33 @@ def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
     typer.echo(f"about {time_left} for {len(specs)} cells, {how}", err=True)
 
 
-def train_left(settings: Config, specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
-    """Train the cells that are left; prints an estimate first, then a line after each."""
+BRIEF = 8
+"""Approximate number of lines of a brief training."""
+
+
+def train_left(
+    specs: Sequence[Spec],
+    folder_of: Callable[[Cell], Path],
+    compute: Compute,
+    jobs: int,
+    *,
+    brief: bool = False,
+) -> None:
+    """Train the cells that are left; prints an estimate first, then a line after each.
+
+    `brief`: a line after every eighth of the cells, and after each that fails.
+    """
     from fathom.runs.train_all import train_each
 
     with suppress(UserError):  # the training of that cell will report it; others continue
         print_estimate(specs, compute, jobs)
     started, failures = time.monotonic(), []
-    trained = train_each(specs, Path(settings.results), compute, jobs)
+    every = math.ceil(len(specs) / BRIEF) if brief else 1
+    trained = train_each(specs, folder_of, compute, jobs, logs=not brief)
     for done, (spec, error) in enumerate(trained, start=1):
         failures += [f"{spec.cell}: {error}"] if error else []
+        if done % every and done < len(specs) and not error:
+            continue
         minutes = (time.monotonic() - started) / 60
         left = minutes / done * (len(specs) - done)
         state = f"failed, {error}" if error else "done"
@@ -179,6 +199,7 @@ def compare(
     Downloads the data set if it is missing. Keeps variants that are already trained.
     """
     from fathom.report.compare import comparison, write_comparison
+    from fathom.runs.folder import run_folder
     from fathom.runs.train_all import specs_left
 
     if no_compile:
@@ -204,7 +225,8 @@ def compare(
         if dataset := tasks.load(task).dataset(config.spec(cell).model):
             datasets.fetch(dataset, config.compute.data, say)
     compute = changed(config.compute, device=device, threads=threads)
-    train_left(config, specs_left(config, ()), compute, jobs=1)
+    place = partial(run_folder, Path(config.results))
+    train_left(specs_left(config, ()), place, compute, jobs=1)
     typer.echo(write_comparison(config))
 
 

@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,27 @@ from fathom import tasks
 from fathom.analysis.effective_depth import effective_depth_table
 from fathom.analysis.effects import effects_table
 from fathom.analysis.run_tables import cells_table
+from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import ONE_RATE, worth_table
 from fathom.backends import Backend
 from fathom.config import Cell, Compute, Config, ConfigError, load_config
-from fathom.models.connections.module import own_code, split_name
+from fathom.models.connections.module import FOLDER, is_inside, own_code, split_name
 from fathom.report.formatting import number, with_interval
 from fathom.report.kept import BUNDLES
 from fathom.report.records import Record, records
 from fathom.report.render import check_numbers, environment_of, fill
 from fathom.report.reports import check_is_no_report_folder
+from fathom.report.worth import saved_in_words
 from fathom.runs.bundle import make_rows, unpack
-from fathom.runs.contract import Check, examine, gradients_by_layer, plain_problem
+from fathom.runs.contract import (
+    Check,
+    examine,
+    gradients_by_layer,
+    plain_problem,
+    without_data,
+)
 from fathom.runs.folder import (
     MANIFEST,
     SPEC,
@@ -46,7 +55,7 @@ from fathom.runs.folder import (
 )
 from fathom.runs.replay import repeat
 from fathom.runs.run import Run
-from fathom.runs.training import connect, time_step
+from fathom.runs.training import connect, time_problem
 from fathom.runs.validate import validate_run
 from fathom.system.errors import UserError
 from fathom.system.files import write_text
@@ -61,8 +70,14 @@ LADDER = [0.5, 2]
 
 BACKEND = "torch"
 
+PLAIN = Path("results/judge/plain-network")
+"""Folder of the plain network's runs that are trained here."""
+
 COST = "cost of a step"
 """Name of the check that measures the time of a step relative to the plain network's."""
+
+VANISHING = 1e10
+"""Largest ratio of gradients of two layers that is not flagged."""
 
 TURNS = 4
 """Number of timings of a step, alternating with the plain network's: a few seconds in all."""
@@ -77,7 +92,13 @@ class Plan:
     label: str
     kept: Path | None
     """Folder of the kept result; None: the plain network is trained here."""
+    lacking: str
+    """Why there is nothing else to compare with; empty with a kept result."""
+    trains: bool
+    """Whether data sets are needed; false for checks alone."""
     seeds: int
+    project: Path
+    """Folder of the project, for links to its documents."""
 
     @property
     def name(self) -> str:
@@ -102,6 +123,10 @@ class Plan:
         where = self.depth(study) if depth is None else depth
         return [Cell(study, where, variant or self.label, BACKEND, seed) for seed in seeds]
 
+    def folder(self, cell: Cell) -> Path:
+        """The run folder of a cell; runs of the plain network serve every connection."""
+        return run_folder(Path(self.config.results) if cell.variant == self.label else PLAIN, cell)
+
     def to_train(self) -> list[Cell]:
         """Cells of the connection; without a kept result, also those of the plain network."""
         found = [cell for study in self.config.studies for cell in self.cells(study)]
@@ -123,19 +148,26 @@ def make_plan(
     *,
     seeds: int,
     quick: bool,
+    check: bool,
 ) -> Plan:
-    """Plan for FILE.py:NAME. Raises ConfigError, also if no result is kept, unless `quick`."""
+    """Plan for FILE.py:NAME.
+
+    Raises ConfigError, also if no result is kept, unless `quick`, or `check` for checks alone.
+    """
+    # In a clone the default config is a link, and what it names lies beside its target.
+    project = files[0].resolve().parent
     base = load_config(files)
     judging = [name for name in DEPTHS if name in base.studies]
     if not judging or any(base.plain(name) is None for name in judging):
         wanted = " nor ".join(DEPTHS)
         raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to compare with")
-    kept = None if quick else Path(base.results)
+    kept, lacking = _kept(Path(base.results), project, quick=quick)
     check_is_no_report_folder(out)
-    if kept and not (kept / "tables" / "cells.csv").is_file():
+    if kept is None and not (quick or check):
         raise ConfigError(
-            f"{kept}/tables/cells.csv: missing; restore it with git checkout {kept}, or "
-            "add --quick to train the plain network here"
+            f"{base.results}/tables/cells.csv: missing, so there is no connection to compare with; "
+            f"in a clone restore it with git checkout {base.results}, or add --quick to train the "
+            "plain network here"
         )
     there = max(len(base.studies[study].seeds) for study in judging)
     if kept and seeds > there:
@@ -146,7 +178,7 @@ def make_plan(
     label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if any(label in base.studies[study].labels for study in judging):
         label = f"own_{label}"
-    path = f"{Path(os.path.relpath(file)).as_posix()}:{name}"
+    path = f"{_recorded(file)}:{name}"
     connection = {"module": path, "settings": dict(arguments)}  # arguments may share our names
     studies: dict[str, Any] = dict.fromkeys(base.studies)
     for study in judging:
@@ -158,7 +190,11 @@ def make_plan(
         if quick and not settings.ladder:
             # Evaluate only at the end: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
-    changes = {"results": str(out), "reference": None, "labels": {label: name}, "studies": studies}
+    changes = {
+        "results": str(out), "reference": None, "labels": {label: name}, "studies": studies,
+        "compute": {"data": _beside(base.compute.data, project)},
+        "step_times": base.step_times and _beside(base.step_times, project),
+    }  # fmt: skip
     try:
         config = load_config(files, changes)
     except ConfigError as error:
@@ -173,14 +209,47 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    return Plan(config, path, label, kept, seeds)
+    return Plan(config, path, label, kept, lacking, not check, seeds, project)
+
+
+def _recorded(file: str) -> str:
+    """The path by which runs record a file; its name alone if it is outside of this folder."""
+    path = Path(os.path.relpath(file)).as_posix()
+    if is_inside(path):
+        return path
+    os.environ[FOLDER] = str(Path(file).absolute().parent)
+    return Path(file).name
+
+
+def _beside(path: str, project: Path) -> str:
+    """A path of the config: from this folder, or else from the project's if it is there."""
+    if Path(path).exists() or not (project / path).exists():
+        return path
+    return Path(os.path.relpath(project / path)).as_posix()
+
+
+def _kept(results: Path, project: Path, *, quick: bool) -> tuple[Path | None, str]:
+    """(Folder of the kept result, or None; why there is none to compare with)."""
+    if quick:
+        return None, "--quick trains the plain network alone"
+    cells = Path(_beside(str(results / "tables" / "cells.csv"), project))
+    if cells.is_file():
+        return cells.parents[1], ""
+    return None, f"the kept result, {results} of a clone, is not here"
 
 
 # --- before training ------------------------------------------------------------------------------
 
 
 def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
-    """Yield (study, check): contract, cost of a step, whether the plain network repeats here."""
+    """Yield (study, check): contract, cost of a step, whether the plain network repeats here.
+
+    Raises DataError first, if a data set is missing for a training.
+    """
+    for study in plan.config.studies if plan.trains else ():
+        spec = plan.config.spec(plan.cells(study)[0])
+        connect(spec, compute)
+        tasks.load(spec.task).batch(spec, 0)
     for study in plan.config.studies:
         for check in _check(plan, study, compute):
             yield study, check
@@ -196,18 +265,20 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
     if is_broken:
         return
     with own_code(spec.connection):
-        yield from _measure(problem, backend, compute)
+        yield from _measure(without_data(problem), backend)
     if plan.kept:
         yield _repeat_plain(plan, study, plan.kept, compute)
+    else:
+        yield Check("other connections", f"not compared: {plan.lacking}")
 
 
-def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[Check]:
+def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     """Time and operations of a step over the plain network's, and gradients of both by layer."""
     from fathom.backends.torch_counting import count_step  # it loads PyTorch
 
     plain = plain_problem(problem)
     # Alternate, and take the fastest of each: other load on the machine only slows.
-    turns = [[time_step(p.spec, compute) for p in (problem, plain)] for _ in range(TURNS)]
+    turns = [[time_problem(p, backend) for p in (problem, plain)] for _ in range(TURNS)]
     ours, theirs = map(min, zip(*turns, strict=True))
     cost = ours / theirs
     ratios = sorted(ours / theirs for ours, theirs in turns)
@@ -223,7 +294,11 @@ def _measure(problem: Problem, backend: Backend, compute: Compute) -> Iterator[C
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
     ends = f"first and last layer, relative to the mean: {'; '.join(told)}"
-    yield Check("gradients by layer", ends)
+    reached = shares["connection"][shares["connection"] > 0]  # zeros are chosen, as in ReZero
+    fall = reached.max() / reached.min() if len(reached) else 1.0
+    if fall > VANISHING:
+        ends = f"they fall by {fall:.0e} over the layers, which hardly learn; {ends}"
+    yield Check("gradients by layer", ends, flagged=bool(fall > VANISHING))
 
 
 def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:
@@ -239,6 +314,8 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
         manifest = read_manifest(folder)
         run = Run(cell, folder, manifest.platform, "imported", "", manifest)
         found = repeat(run, compute, 3)
+    if found.outcome == "unavailable":
+        return Check(name, f"not compared: {found.why}")
     if found.outcome == "agrees":
         return Check(name, f"the kept run's first steps, {found.why}")
     return Check(name, f"{found.why}; add --quick to train the plain network here", failed=True)
@@ -266,8 +343,10 @@ def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
 
 def write_judgement(
     plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, command: str
-) -> list[Path]:
-    """Write tables and the page, as Markdown and, with markdown-it, as HTML; return its files.
+) -> tuple[list[Path], str]:
+    """Write tables and the page; return (its files, the verdict in one line).
+
+    The page is Markdown and, with markdown-it, also HTML.
 
     `command`: the command line that was called, without its seeds.
     """
@@ -289,13 +368,13 @@ def write_judgement(
         command=command,
         confidence=round(100 * CONFIDENCE),
         interval=_interval,
-        docs=Path(os.path.relpath("docs", out)).as_posix(),
+        link=partial(_link, plan.project, out),
     )
     write_text(page, text)
     try:
         from markdown_it import MarkdownIt
     except ModuleNotFoundError:  # a workflow package; the Markdown is complete
-        return [page]
+        return [page], _verdict(plan, judged)
     html = fill(
         environment,
         "JUDGE.html.j2",
@@ -304,13 +383,47 @@ def write_judgement(
         body=MarkdownIt("commonmark").enable("table").render(text),
     )
     write_text(page.with_suffix(".html"), html)
-    return [page, page.with_suffix(".html")]
+    return [page, page.with_suffix(".html")], _verdict(plan, judged)
+
+
+def _link(project: Path, out: Path, text: str, document: str) -> str:
+    """A link from `out` to a document of the project; its name if it is not here."""
+    if not (project / "docs").is_dir():
+        return f"{text} (docs/{document} of the project)"
+    return (
+        f"[{text}]({Path(os.path.relpath(project / 'docs', out.resolve())).as_posix()}/{document})"
+    )
+
+
+FIRST_LOOK = {
+    BETTER: "perhaps better",
+    WORSE: "perhaps worse",
+    EQUIVALENT: "no difference so far",
+    UNDECIDED: "undecided",
+}
+"""Words for verdicts at the small scale."""
+
+
+def _verdict(plan: Plan, judged: Sequence[Mapping[str, Any]]) -> str:
+    """The verdict of each study in one line."""
+    told = []
+    for study in judged:
+        worth = study["own"]["worth"]
+        if study["diverged"] == study["seeds"]:
+            said = "every run diverged"
+        elif worth:
+            said = f"{worth['verdict']}, {saved_in_words(worth)}"
+        else:
+            said = "worth unknown"
+        told.append(f"{study['name']}: {said} ({study['steps']} steps)")
+    rest = "" if plan.kept else "; only the full scale decides, without --quick"
+    return f"{plan.name}: {'; '.join(told)}{rest}"
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
     """Cells trained here, and kept cells of one platform per study, to which all are assigned."""
-    config, out = plan.config, Path(plan.config.results)
-    runs = [validate_run(run_folder(out, cell), config.spec(cell)) for cell in plan.to_train()]
+    config = plan.config
+    runs = [validate_run(plan.folder(cell), config.spec(cell)) for cell in plan.to_train()]
     missing = [f"{run.cell}: {run.status} {run.reason}" for run in runs if not run.counts]
     if missing:
         raise UserError("\n".join(missing))
@@ -351,6 +464,9 @@ def _judged(
         for r in records(here(worth))
         if r["rate"] == ONE_RATE and r["answer"]  # else no ladder was trained
     }
+    if plan.kept is None:
+        words = {"p_holm": math.nan}
+        worths = {v: r | words | {"verdict": FIRST_LOOK[r["verdict"]]} for v, r in worths.items()}
     effective = {r["variant"]: r for r in records(here(depths))}
     bounds = tasks.bounds_of(score.metric)
     settings = plan.config.studies[study]

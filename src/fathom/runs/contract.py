@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from fathom.models.connections.plain import Plain
 from fathom.models.network import inference_inputs
 from fathom.models.ops import Array, Layers, Ops
 from fathom.settings import ConfigError, join_values
-from fathom.tasks import Problem, Trained
+from fathom.tasks import Problem, Trained, example_batch
 from fathom.train import take_step, trainer_for
+
+if TYPE_CHECKING:
+    from torch import nn
 
 PERTURBED = 0.1
 """Standard deviation of noise on parameters: zeros hide leaks and gradients."""
@@ -38,6 +41,8 @@ class Check(NamedTuple):
     failed: bool = False
     value: float = math.nan
     """The measured number in the text, if there is one."""
+    flagged: bool = False
+    """Whether it is no part of the contract, but a reason to doubt the connection."""
 
 
 def check_contract(problem: Problem, backend: Backend) -> None:
@@ -52,12 +57,12 @@ def check_contract(problem: Problem, backend: Backend) -> None:
 
 
 def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
-    """Every check of a module at its initial parameters.
+    """Every check of a module at its initial parameters, on batches that need no files.
 
     Raises ConfigError for wrong shapes, and for errors raised in a pass.
     """
     with OwnCode(problem.network.connection.settings.module):
-        yield from _examine(problem, backend)
+        yield from _examine(without_data(problem), backend)
 
 
 def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
@@ -67,36 +72,51 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     watched.network = copy.copy(problem.network)
     vars(watched.network)["connection"] = watching
     initial = problem.initial_parameters()
-    perturbed = _perturbed(initial)
-    once, again = (_logits(watched, backend, initial) for _ in range(2))
+    once = _logits(watched, backend, initial)
     yield watching.check()
-    same = np.array_equal(once, again, equal_nan=True)
-    yield Check(
-        "second pass",
-        "gives the same numbers"
-        if same
-        else "gives different numbers; keep no state between passes and draw nothing at random",
-        failed=not same,
+    if not np.isfinite(once).all():
+        yield Check("at the start", "logits are not finite", failed=True)
+        return  # the rest compares numbers
+    perturbed = _perturbed(initial)
+    evaluated, trained, again, other = (
+        _logits(problem, backend, perturbed, step=step) for step in (None, 0, 0, 1)
     )
-    if not same:
-        return  # the rest compares passes
-    yield from _gradients(problem, backend, initial, perturbed)
+    mode, repeats = _mode(evaluated, trained, other), _same(trained, again)
+    passes = list(_passes(problem, backend, initial, once, repeats, watching.kept()))
+    yield from (*passes, mode)
+    if any(check.failed for check in passes):
+        return
+    gradients = list(_gradients(problem, backend, initial, perturbed))
+    yield from gradients
+    if any(check.failed for check in gradients):
+        return
     plain = plain_problem(problem)
-    yield from _causality(problem, plain, backend, perturbed)
+    separate = list(_separate(problem, plain, backend, perturbed, None))
+    if mode.text != SAME_IN_BOTH and not any(check.failed for check in separate):
+        separate = list(_separate(problem, plain, backend, perturbed, 0))
+    yield from separate
     theirs = _logits(plain, backend, plain.initial_parameters())
     apart = _relative(once, theirs)
-    if not np.isfinite(once).all():
-        yield Check("at the start", "logits are not finite")
-    elif apart < TOLERANCE:
+    if apart < TOLERANCE:
         yield Check("at the start", "equals the plain network, but for rounding")
     else:
         why = f"logits differ from the plain network's by {apart:.2g} of the largest"
         yield Check("at the start", why)
 
 
+def without_data(problem: Problem) -> Problem:
+    """The same problem, with the task's example in place of every batch: it needs no files."""
+    found = copy.copy(problem)
+    found.task = copy.copy(problem.task)
+    vars(found.task)["batch"] = lambda spec, step: example_batch(spec)
+    return found
+
+
 def plain_problem(problem: Problem) -> Problem:
     """The same problem for the plain network."""
-    return Problem(problem.spec.model_copy(update={"connection": Plain()}))
+    found = Problem(problem.spec.model_copy(update={"connection": Plain()}))
+    found.task = problem.task
+    return found
 
 
 def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
@@ -126,8 +146,25 @@ class Watched:
     """A connection that checks shapes and types in a pass and records the order of calls."""
 
     def __init__(self, whole: ModuleConnection) -> None:
-        self.whole = whole
+        self.whole = copy.copy(whole)
+        vars(self.whole)["bound"] = self._bound
         self.calls: list[int] = []
+        self.before: list[tuple[nn.Module, dict[str, Any]]] = []
+
+    def _bound(self, *given: Any) -> nn.Module:  # noqa: ANN401
+        """The module of a pass, whose attributes are recorded."""
+        found = ModuleConnection.bound(self.whole, *given)
+        self.before = [(part, {**vars(part)}) for part in found.modules()]
+        return found
+
+    def kept(self) -> list[str]:
+        """Attributes that the last pass set to an array; the next pass does not see them."""
+        return [
+            name
+            for part, before in self.before
+            for name, value in vars(part).items()
+            if hasattr(value, "dtype") and value is not before.get(name)
+        ]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """Every other attribute is the connection's."""
@@ -154,7 +191,12 @@ class Watched:
 
         functions = [partial(called, k, layer) for k, layer in enumerate(layers)]
         with created_parameters() as created:
-            found = self.whole.through(ops, params, x, functions, noise)
+            try:
+                found = self.whole.through(ops, params, x, functions, noise)
+            except (TypeError, AttributeError, RuntimeError, ValueError) as error:
+                if not self.calls and (lines := self.whole.lines_of_branch(params, x)):
+                    raise ConfigError(lines) from error
+                raise
         if created:
             raise ConfigError(
                 f"{self.whole.settings.module}: parameters: a pass creates {join_values(created)}, "
@@ -179,6 +221,51 @@ def _form(x: object) -> str:
     return f"{list(x.shape)} {str(x.dtype).rpartition('.')[2]}"
 
 
+def _passes(
+    problem: Problem,
+    backend: Backend,
+    initial: dict[str, np.ndarray],
+    once: np.ndarray,
+    repeats: bool,
+    kept: list[str],
+) -> Iterator[Check]:
+    """Check that no pass depends on an earlier one.
+
+    `once`: logits of the first pass; `repeats`: whether two passes of training were the same;
+    `kept`: attributes that a pass sets.
+    """
+    name = "second pass"
+    # Other sequences after these: a fresh module must give the same.
+    others = {n: np.ascontiguousarray(np.flip(x)) for n, x in _inputs(problem).items()}
+    fresh = without_data(Problem(problem.spec))
+    second, first = (_logits(each, backend, initial, others) for each in (problem, fresh))
+    again = _logits(problem, backend, initial)
+    if not (_same(second, first) and _same(again, once)):
+        why = (
+            "gives different numbers; keep no array or statistic of a pass for the next, and draw "
+            "random numbers only in training"
+        )
+    elif not repeats:
+        why = "gives different numbers in training at the same seed; draw only with torch"
+    else:
+        unseen = f"; the next pass does not see {join_values(kept)} of this one" if kept else ""
+        yield Check(name, f"gives the same numbers{unseen}")
+        return
+    yield Check(name, why, failed=True)
+
+
+SAME_IN_BOTH = "training and evaluation give the same numbers"
+
+
+def _mode(evaluated: np.ndarray, trained: np.ndarray, other: np.ndarray) -> Check:
+    """Whether logits depend on the mode; `other`: those of training at another seed."""
+    if _same(evaluated, trained) and _same(trained, other):
+        return Check("mode", SAME_IN_BOTH)
+    random = "" if _same(trained, other) else "draws at random and "
+    why = f"training {random}differs from evaluation; scores are measured in evaluation mode"
+    return Check("mode", why)
+
+
 def _gradients(
     problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
 ) -> Iterator[Check]:
@@ -188,14 +275,23 @@ def _gradients(
     zeros, wild = [], []
     for params in at:
         trainer = trainer_for(problem, backend, dict(params))
-        take_step(problem, trainer, 0)
+        try:
+            take_step(problem, trainer, 0)
+        except RuntimeError as error:
+            # Buffers are made outside of inference mode: this array is of an earlier evaluation.
+            if "nference tensor" not in str(error):
+                raise
+            why = "uses an array of an earlier pass; keep no array of a pass for the next"
+            yield Check("second pass", why, failed=True)
+            return
         norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
         zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
-        wild.append([name.removeprefix(prefix) for name in own if not np.isfinite(norms[name])])
+        wild.append([name.removeprefix(prefix) for name in names if not np.isfinite(norms[name])])
     at_start, perturbed = zeros
     if any(wild):
         where = "at the start" if wild[0] else "at perturbed numbers"
-        yield Check("gradients", f"not finite {where}: {join_values(wild[0] or wild[1])}")
+        few = [*(wild[0] or wild[1])[:6], *["…"][: len(wild[0] or wild[1]) > 6]]
+        yield Check("gradients", f"not finite {where}: {join_values(few)}", failed=True)
     elif unused := [name for name in at_start if name in perturbed]:
         yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
     elif at_start:
@@ -204,41 +300,59 @@ def _gradients(
         yield Check("gradients", "reach all parameters" if own else "it has no parameters")
 
 
-def _causality(
-    problem: Problem, plain: Problem, backend: Backend, params: dict[str, np.ndarray]
+def _separate(
+    problem: Problem,
+    plain: Problem,
+    backend: Backend,
+    params: dict[str, np.ndarray],
+    step: int | None,
 ) -> Iterator[Check]:
-    """Check that later tokens do not change earlier outputs, unless they do in the plain network.
+    """Check that other sequences and later tokens change no output, unless in the plain network.
 
-    One window is tested at every place: from there on it gets other tokens.
+    `step`: in training mode at its seed; None: in evaluation mode.
     """
-    inputs = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
+    inputs = _inputs(problem)
     tokens = inputs.get("tokens")
     if tokens is None or tokens.ndim != 2:
         return
-    places = np.arange(tokens.shape[1])
-    window = np.broadcast_to(tokens[0], (len(places) - 1, len(places)))
-    is_later = places >= places[1:, None]
-    changed = np.where(is_later, (window + 1) % (tokens.max() + 1), window).astype(tokens.dtype)
     of_plain = {name: params[name] for name in plain.network.parameters()}
-    leaks, finite = [], True
-    for each, numbers in ((plain, of_plain), (problem, params)):
-        one, other = (
-            _logits(each, backend, numbers, {**inputs, "tokens": np.ascontiguousarray(given)})
-            for given in (window, changed)
-        )
-        if one.shape[:2] != window.shape:
-            return
-        leaks.append(_relative(other[~is_later], one[~is_later]))
-        finite = bool(np.isfinite([one[~is_later], other[~is_later]]).all())
-    if leaks[0] > TOLERANCE:
-        return  # the network itself reads later tokens
-    if leaks[1] > TOLERANCE:
-        why = f"a later token changes outputs before it, by {leaks[1]:.2g} of the largest"
+
+    def change(one: np.ndarray, other: np.ndarray, kept: np.ndarray) -> float:
+        """Change of the outputs of the kept tokens; 0 if the plain network's change too."""
+        changes = []
+        for each, numbers in ((plain, of_plain), (problem, params)):
+            before, after = (
+                _logits(each, backend, numbers, {**inputs, "tokens": given}, step)
+                for given in (one, other)
+            )
+            if before.shape[:2] != one.shape:
+                return 0.0  # no output for each token
+            finite = np.isfinite([before[kept], after[kept]]).all()
+            changes.append(_relative(after[kept], before[kept]) if finite else math.inf)
+        return changes[1] if changes[0] < TOLERANCE else 0.0
+
+    first, count = tokens[:1], tokens.shape[1]
+    another = (first + 1) % (tokens.max() + 1)
+    mixed = change(
+        np.concatenate([first, first]), np.concatenate([first, another]), np.array([True, False])
+    )
+    # One window is tested at every place: from there on it gets other tokens.
+    is_later = np.arange(count) >= np.arange(1, count)[:, None]
+    window = np.repeat(first, count - 1, axis=0)
+    later = np.where(is_later, another, window)
+    leak = 0.0 if mixed > TOLERANCE else change(window, later, ~is_later)
+    of_largest = f"by {max(mixed, leak):.2g} of the largest"
+    if math.inf in (mixed, leak):
+        yield Check("causality", "unknown, since outputs are not finite", failed=True)
+    elif mixed > TOLERANCE:
+        why = f"mixes sequences of the batch: another one changes outputs {of_largest}"
+        yield Check("batch", why, failed=True)
+    elif leak > TOLERANCE:
+        why = f"leaks the future: a later token changes outputs before it {of_largest}"
         yield Check("causality", why, failed=True)
-    elif not finite:
-        yield Check("causality", "unknown, since outputs are not finite")
     else:
         yield Check("causality", "a later token changes nothing before it")
+        yield Check("batch", "no sequence changes another")
 
 
 def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -251,16 +365,31 @@ def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def _inputs(problem: Problem) -> dict[str, np.ndarray]:
+    """The inputs of the first batch, without dropout and noise."""
+    return inference_inputs(problem.task.batch(problem.spec, 0).inputs)
+
+
 def _logits(
     problem: Problem,
     backend: Backend,
     params: dict[str, np.ndarray],
     inputs: Mapping[str, np.ndarray] | None = None,
+    step: int | None = None,
 ) -> np.ndarray:
-    """The logits of the first batch, or of the given inputs."""
+    """The logits of the first batch, or of the given inputs; with `step`, as in training."""
     infer = trainer_for(problem, backend, params).infer
-    given = inference_inputs(problem.task.batch(problem.spec, 0).inputs)
-    return Trained(problem, backend.ops, infer).logits(given if inputs is None else inputs)
+    given = {**(_inputs(problem) if inputs is None else inputs)}
+    noise = None
+    if step is not None:
+        noise = problem.network.connection.sample_noise(np.random.default_rng(step), 0.0)
+    if noise is not None:
+        given["noise"] = noise
+    return Trained(problem, backend.ops, infer).logits(given)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:

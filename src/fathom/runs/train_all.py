@@ -7,15 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from fathom.backends import BackendError
-from fathom.config import Compute, Config, Spec, installed_backends
+from fathom.config import Cell, Compute, Config, Spec, installed_backends
 from fathom.models.connections.module import TorchModule, own_code
 from fathom.runs.contract import check_contract
 from fathom.runs.estimate import assumed_seconds, assumed_step_seconds
@@ -27,9 +28,12 @@ from fathom.system.errors import UserError, of_system
 from fathom.tasks import Problem
 
 
-def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
+def specs_left(
+    config: Config, patterns: Sequence[str], folder_of: Callable[[Cell], Path] | None = None
+) -> list[Spec]:
     """Specs of the chosen cells that are not trained yet, the longest first by their operations.
 
+    `folder_of`: the run folder of a cell; by default the one in the config's results.
     Cells of a backend that is not installed are left out; prints a line for it.
     Raises ConfigError for a pattern that matches no cell or with `train: false`, BackendError if
     none of the chosen cells can be trained here.
@@ -45,8 +49,8 @@ def specs_left(config: Config, patterns: Sequence[str]) -> list[Spec]:
     specs = [config.spec(cell) for cell in cells if cell.backend in here]
     if not specs:
         raise BackendError("no chosen cell can be trained here; install its backend")
-    results = Path(config.results)
-    left = [s for s in specs if validate_run(run_folder(results, s.cell), s).status != "measured"]
+    place = folder_of or partial(run_folder, Path(config.results))
+    left = [spec for spec in specs if validate_run(place(spec.cell), spec).status != "measured"]
     # Long cells first: one that begins last would keep a single worker busy at the end.
     return sorted(left, key=lambda spec: assumed_seconds([spec]), reverse=True)
 
@@ -94,18 +98,26 @@ def _evaluation(spec: Spec, compute: Compute) -> tuple[float, float]:
 
 
 def train_each(
-    specs: Sequence[Spec], results: Path, compute: Compute, jobs: int
+    specs: Sequence[Spec],
+    folder_of: Callable[[Cell], Path],
+    compute: Compute,
+    jobs: int,
+    *,
+    logs: bool = True,
 ) -> Iterator[tuple[Spec, str]]:
-    """Train every spec, `jobs` at a time; yields each with its error, empty if there was none."""
+    """Train every spec, `jobs` at a time; yields each with its error, empty if there was none.
+
+    `logs`: whether to print steps of each training.
+    """
     if jobs == 1:
         for spec in specs:
-            yield spec, _train_one(spec, run_folder(results, spec.cell), compute)
+            yield spec, _train_one(spec, folder_of(spec.cell), compute, logs)
         return
     # Spawned: a forked child would inherit the threads and locks of a framework.
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent)
     try:
         pending = {
-            pool.submit(_train_one, spec, run_folder(results, spec.cell), compute): spec
+            pool.submit(_train_one, spec, folder_of(spec.cell), compute, logs): spec
             for spec in specs
         }
         for future in as_completed(pending):
@@ -135,11 +147,11 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _train_one(spec: Spec, folder: Path, compute: Compute) -> str:
+def _train_one(spec: Spec, folder: Path, compute: Compute, logs: bool) -> str:
     if validate_run(folder, spec).status == "measured":
         return ""  # by another process, since this one began
     try:
-        run_cell(spec, folder, compute, log_lines(spec))
+        run_cell(spec, folder, compute, *([log_lines(spec)] if logs else []))
     except OSError as error:
         return of_system(error)
     except UserError as error:

@@ -210,11 +210,15 @@ def time_step(spec: Spec, compute: Compute) -> float:
     Starts no further step after TIMING_SECONDS, and writes nothing. Raises BackendError or
     DataError as training would.
     """
-    problem, backend = Problem(spec), connect(spec, compute)
+    return time_problem(Problem(spec), connect(spec, compute))
+
+
+def time_problem(problem: Problem, backend: Backend) -> float:
+    """Seconds of a training step of a problem, as `time_step`."""
     seconds: list[float] = []
     with memory_errors():
         trainer = trainer_for(problem, backend, problem.initial_parameters())
-        for step in range(min(TIMED_STEPS, spec.steps)):
+        for step in range(min(TIMED_STEPS, problem.spec.steps)):
             started = time.perf_counter()
             take_step(problem, trainer, step)
             trainer.collect()  # waits for the device

@@ -10,10 +10,11 @@ import copy
 import hashlib
 import inspect
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path, PurePath
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from fathom.models.ops import Layers, Ops
 
 VERBS = ("open", "read", "write", "close")
+
+FOLDER = "FATHOM_JUDGED"
+"""Environment variable: the folder of a file from elsewhere, which runs record by its name alone.
+`fathom judge` sets it, and the processes that it starts inherit it."""
 
 CONTEXT = ("layers", "width", "per_block", "pooled_axes")
 """Facts about the network, passed to classes or functions with arguments of these names."""
@@ -135,19 +140,32 @@ def split_name(module: str) -> tuple[str, str]:
 def _read(module: str) -> bytes:
     """Content of the file in FILE.py:NAME. Raises ConfigError."""
     file, _ = split_name(module)
-    # A run records the path, and must not contain an absolute one.
-    # Nor one in a hidden folder such as .venv, whose files are publicly known.
-    if PurePath(file).is_absolute() or any(part[0] == "." for part in PurePath(file).parts):
+    if not is_inside(file):
         raise ConfigError(
             f"module: {file} is outside this folder, or hidden; copy it into this folder, or "
             "link to it"
         )
     try:
-        return Path(file).read_bytes()
+        return _place(file).read_bytes()
     except OSError as error:
         raise ConfigError(
             f"module: {file} cannot be read ({error.strerror}); give its path from the config"
         ) from error
+
+
+def is_inside(file: str) -> bool:
+    """Whether runs may record a path: not an absolute one, nor one outside of this folder.
+
+    Nor one in a hidden folder such as .venv, whose files are publicly known.
+    """
+    path = PurePath(file)
+    return not path.is_absolute() and all(part[0] != "." for part in path.parts)
+
+
+def _place(file: str) -> Path:
+    """The file of a recorded path, first in the folder that the environment names."""
+    given = Path(os.environ.get(FOLDER, ""), file)
+    return given if given.is_file() else Path(file)
 
 
 def _digest(content: bytes) -> str:
@@ -162,7 +180,7 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
     if _digest(content) != digest:
         raise ConfigError(f"{file} differs from that of this training (hash {digest}); start again")
     loaded = ModuleType(f"{Path(file).stem}_{digest}")
-    loaded.__file__ = file
+    loaded.__file__ = str(_place(file))
     sys.modules[loaded.__name__] = loaded  # where dataclasses look up their own module
     try:
         code = compile(content, file, "exec")
@@ -190,7 +208,7 @@ def _is_beside(name: str, file: str) -> bool:
     path, installed = Path(found).resolve(), (sys.prefix, sys.base_prefix)
     if "site-packages" in path.parts or any(path.is_relative_to(prefix) for prefix in installed):
         return False
-    return path.is_relative_to(Path(file).resolve().parent)
+    return path.is_relative_to(_place(file).resolve().parent)
 
 
 class OwnCode:
@@ -340,8 +358,21 @@ class ModuleConnection(Connection):
             if p.requires_grad
         }
 
-    def _bound(self, params: dict[str, Tensor], x: Tensor) -> nn.Module:
-        """The module with these parameters. Raises ConfigError for arrays of other frameworks."""
+    def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray:
+        """Seed PyTorch's generator for a training step; the array marks a pass of training.
+
+        So a module with its own dropout draws the same masks whenever a training is repeated.
+        """
+        import torch
+
+        torch.manual_seed(int(rng.integers(2**63)))
+        return np.zeros(1, np.float32)
+
+    def bound(self, params: dict[str, Tensor], x: Tensor, noise: Tensor | None = None) -> nn.Module:
+        """The module with these parameters, in evaluation mode unless there is `noise`.
+
+        Raises ConfigError for arrays of other frameworks.
+        """
         import torch
 
         if not isinstance(x, torch.Tensor):
@@ -354,12 +385,12 @@ class ModuleConnection(Connection):
         values = {
             id(p): params.get(f"connection.{name}", p) for name, p in module.named_parameters()
         }
-        return _with_parameters(module, values)
+        return _with_parameters(module, values, training=noise is not None)
 
     def open(
         self, ops: Ops, params: dict[str, Tensor], x: Tensor, noise: Tensor | None = None
     ) -> ModulePass:
-        module = self._bound(params, x)
+        module = self.bound(params, x, noise)
         return ModulePass(module, module.open(x) if has_verbs(module) else (x,))
 
     def read(self, ops: Ops, state: ModulePass, k: int) -> tuple[Tensor, ModulePass]:
@@ -407,7 +438,32 @@ class ModuleConnection(Connection):
         if has_verbs(self.template):
             return super().through(ops, params, x, layers, noise)
         functions = [partial(_branch, f) for f in layers] if self.context.has_residual else layers
-        return self._bound(params, x)(x, functions), None
+        return self.bound(params, x, noise)(x, functions), None
+
+    def lines_of_branch(self, params: dict[str, Tensor], x: Tensor) -> str:
+        """The fix for a `forward(x, fx)` of one branch, in four lines; empty for another mistake.
+
+        It is recognised by trying: it accepts x with the output of a function, or with a function.
+        """
+        module, zeros = self.bound(params, x), x * 0
+
+        def takes(branch: object) -> bool:
+            with suppress(TypeError, AttributeError, RuntimeError, ValueError):
+                return module(x, branch).shape == x.shape
+            return False
+
+        if has_verbs(module) or not (takes(zeros) or takes(_constant(zeros))):
+            return ""
+        is_class = inspect.isclass(_load(self.settings.module, self.settings.digest))
+        name = "forward" if is_class else self.settings.module.rpartition(":")[2]
+        indent, own, step = ("    ", "self, ", "self.step") if is_class else ("", "", "step")
+        return (
+            f"{self.settings.module}: {name} takes one branch, but gets all functions of the "
+            "network in one call; rename it to step, and add these three lines:\n"
+            f"{indent}def {name}({own}x, functions):\n"
+            f"{indent}    for f in functions: x = {step}(x, {'f(x)' if takes(zeros) else 'f'})\n"
+            f"{indent}    return x"
+        )
 
     def trace(self, ops: Ops, params: dict[str, Tensor], state: ModulePass) -> MixingTrace | None:
         """From the module's method `trace`, if it has one: `H_res` [L, S, S], `streams` [S, …]."""
@@ -455,18 +511,20 @@ def _branch(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(x) - x
 
 
-def _with_parameters(module: nn.Module, values: Mapping[int, Tensor]) -> nn.Module:
+def _with_parameters(
+    module: nn.Module, values: Mapping[int, Tensor], *, training: bool
+) -> nn.Module:
     """A shallow copy of a module, with parameters replaced by `values`, by their id.
 
-    By id, since two names may share a parameter.
+    By id, since two names may share a parameter. Without `training` it is in evaluation mode.
     """
     twin = object.__new__(type(module))  # `copy.copy` refuses parametrised modules
     parts = {
         "_parameters": {n: values.get(id(p), p) for n, p in module._parameters.items()},
         "_modules": {
-            n: None if m is None else _with_parameters(m, values)
+            n: None if m is None else _with_parameters(m, values, training=training)
             for n, m in module._modules.items()
         },
     }
-    vars(twin).update(vars(module) | parts)
+    vars(twin).update(vars(module) | parts, training=training and module.training)
     return twin
