@@ -1,24 +1,17 @@
-"""Estimators of a fit over runs: a slope over depth, a correlation."""
+"""The estimator of a line over depth."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (
     OVER_RUNS,
     Estimator,
-    Metric,
     Metrics,
-    Variants,
     numbers,
 )
 from fathom.analysis.claims.evidence import (
     CONTRADICTED,
-    FEW_SEEDS,
     NO_RUN,
     NOT_REPRODUCED,
     REPRODUCED,
@@ -74,43 +67,5 @@ class Slope(Estimator):
             published=self.published,
             cases=1,
             holding=int(rises),
-            seeds=int(runs["seed"].nunique()),
-        )
-
-
-class Correlation(Estimator):
-    """Pearson's correlation of two metrics over runs lies in the band, by Fisher's interval.
-
-    A metric that is the same in all runs has no correlation.
-    """
-
-    rests_on: ClassVar[str] = OVER_RUNS
-    kind: Literal["correlation"]
-    variants: Variants
-    metric: Annotated[list[Metric], Field(min_length=2, max_length=2)]
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = [self.find(evidence, name) for name in self.metric]
-        runs = untestable.drop_duplicate_cells(
-            runs[0].loc[runs[0].index.intersection(runs[1].index)]
-        )
-        one, other = (runs[name] for name in self.metric)
-        # Fisher's interval needs four points.
-        if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
-            raise NotMeasured(FEW_SEEDS, seeds=int(runs["seed"].nunique()))
-        from scipy import stats
-
-        fit = stats.pearsonr(one, other)
-        low, high = fit.confidence_interval(CONFIDENCE)
-        found = Estimate(self.metric[0], float(fit.statistic), low, high, len(runs))
-        verdict = self.weigh(replace(found, n=max(len(runs), self.seeds)), self.band)
-        return Judgement(
-            verdict,
-            undecided=verdict == NOT_REPRODUCED,
-            against=self.metric[1],
-            metric=self.metric[0],
-            **numbers(found, self.band),
-            published=self.published,
-            cases=len(runs),
             seeds=int(runs["seed"].nunique()),
         )

@@ -15,9 +15,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fathom import tasks
-from fathom.analysis.claims.comparisons import Agreement, Difference
+from fathom.analysis.claims.comparisons import Difference
 from fathom.analysis.claims.estimator import LEFT, SCORE, Estimator, MinimumScale
-from fathom.analysis.claims.fits import Correlation, Slope
+from fathom.analysis.claims.fits import Slope
 from fathom.analysis.claims.levels import Count, Level
 from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.platforms import DEVICES
@@ -35,7 +35,7 @@ from fathom.settings import (
     validate,
 )
 
-ESTIMATORS = (Level, Count, Difference, Agreement, Slope, Correlation)
+ESTIMATORS = (Level, Count, Difference, Slope)
 AnyTest = Annotated[reduce(or_, ESTIMATORS), Field(discriminator="kind")]
 
 SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.union(
