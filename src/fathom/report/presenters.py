@@ -13,9 +13,12 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
+from fathom.analysis.effects import AT_BEST_RATE
 from fathom.analysis.platforms import Platform
+from fathom.analysis.significance import UNDECIDED
 from fathom.config import Study, common_depth
 from fathom.metrics.steps import SHARE
+from fathom.report.comparisons import size_of
 from fathom.report.figures import Declaration
 from fathom.report.formatting import count_layers, largest, with_interval
 from fathom.report.records import Record, format_range, records
@@ -326,6 +329,38 @@ class StudyPresenter:
             if platform in (None, row["platform"]):
                 found.setdefault(row["question"], []).append(row)
         return found
+
+    def comparisons(
+        self,
+        variants: Collection[str] = (),
+        others: Collection[str] = (),
+        question: str = "",
+        depth: int | None = None,
+    ) -> list[Record]:
+        """Effects on the score at one depth, on the first platform that has any.
+
+        Of each of `variants` against each of `others` at one rate, or of the pairs of a contrast's
+        `question`. `depth` None: the depth of most pairs, the deepest on a tie. The largest effect
+        of each verdict comes first, undecided ones after others.
+        """
+        rows = [
+            row
+            for row in self._rows("effects", metric=SCORE)
+            if depth in (None, row["depth"])
+            and (
+                row["question"] == question
+                if question
+                else row["question"] != AT_BEST_RATE
+                and row["variant"] in variants
+                and row["against"] in others
+            )
+        ]
+        rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
+        common = common_depth(row["depth"] for row in rows)
+        rows = [row for row in rows if row["depth"] == common]
+        rows.sort(key=lambda row: (row["verdict"] == UNDECIDED, -size_of(row)))
+        firsts = {row["verdict"]: row for row in reversed(rows)}
+        return sorted(rows, key=lambda row: row is not firsts[row["verdict"]])
 
     def _seconds(self, row: Record | None) -> float:
         """Seconds of the fastest training of a summary row; NaN if unknown."""
