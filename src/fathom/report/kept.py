@@ -61,11 +61,11 @@ def differences(folder: Path) -> Iterator[tuple[Path, str]]:
         why = "missing" if missing else "is not a list of hashes"
         yield listed, f"{why}; to trust the existing files, run: fathom record {folder}"
         return
-    found = set(_names(folder))
-    for name in sorted(recorded.keys() | found):
+    present = set(_names(folder))
+    for name in sorted(recorded.keys() | present):
         if name not in recorded:
             yield folder / name, f"is not listed in {SUMS}"
-        elif name in found and sha256(folder / name) != recorded[name]:
+        elif name in present and sha256(folder / name) != recorded[name]:
             yield folder / name, f"does not match {SUMS}"
-        elif name not in found and (folder / name.partition("/")[0]).exists():
+        elif name not in present and (folder / name.partition("/")[0]).exists():
             yield folder / name, f"missing, but {SUMS} lists it"

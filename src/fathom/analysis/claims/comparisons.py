@@ -83,7 +83,7 @@ class Difference(Estimator):
             if runs_of_other in ran:  # the same runs under another name count once
                 continue
             ran.add(runs_of_other)
-            if gap := untestable.tells_nothing(evidence.config, self.metric == SCORE, *sides):
+            if gap := untestable.no_power(evidence.config, self.metric == SCORE, *sides):
                 gaps.setdefault(gap, {self.variant: None})[other] = None
                 continue
             case = self._compare(depth, other, *sides, sd, evidence, unit=LOG10 if ratio else "")
@@ -103,9 +103,7 @@ class Difference(Estimator):
 
         Raises NotMeasured if another variant has no such depth, or lacks one that is named.
         """
-        by_cell = {
-            key: found.set_index("seed") for key, found in runs.groupby(["variant", "depth"])
-        }
+        by_cell = {key: rows.set_index("seed") for key, rows in runs.groupby(["variant", "depth"])}
         for other in self.than:
             ours, theirs = ({d for v, d in by_cell if v == name} for name in (self.variant, other))
             lacking = sorted(set(self.depths or ()) - (ours & theirs))
@@ -135,26 +133,26 @@ class Difference(Estimator):
         case = partial(Case, variant=self.variant, against=other, depth=depth)
         if self.spread:
             sides = (side["value"].dropna() for side in (one, two))
-            found = estimate_difference(
+            estimate = estimate_difference(
                 *((side - side.median()).abs() for side in sides), self.metric, "spread"
             )
         else:
-            found = estimate_mean(one["value"] - two["value"], self.metric, unit)
+            estimate = estimate_mean(one["value"] - two["value"], self.metric, unit)
             if unit != LOG10:
                 score = evidence.scores[self.studies[0]].metric
                 metric = score if self.metric == SCORE else self.metric
-                found = found.clipped(possible_differences(metric, two["value"].mean()))
+                estimate = estimate.clipped(possible_differences(metric, two["value"].mean()))
             n, is_score = len(one), self.metric == SCORE
             if is_score and self._better_diverged(evidence, one, two):
-                return case(found, CONTRADICTED, math.inf, seeds=n, counted=True)
-            if found.n < n:
-                return case(found, DIVERGED, math.nan, seeds=n)
-        margin, verdict = self.band.margin(found.mean), self.weigh(found, self.band, seed_sd)
-        case = case(found, verdict, margin, seeds=found.n)
+                return case(estimate, CONTRADICTED, math.inf, seeds=n, counted=True)
+            if estimate.n < n:
+                return case(estimate, DIVERGED, math.nan, seeds=n)
+        margin, verdict = self.band.margin(estimate.mean), self.weigh(estimate, self.band, seed_sd)
+        case = case(estimate, verdict, margin, seeds=estimate.n)
         if self.spread or self.band.margin(0.0) < 0:  # the claim allows equal sides
             return case
         if (one[self.metric] - two[self.metric]).abs().max() < FLOAT32_TOLERANCE:
-            verdict = NOT_REPRODUCED if found.n >= self.seeds else NOT_MEASURED
+            verdict = NOT_REPRODUCED if estimate.n >= self.seeds else NOT_MEASURED
             return replace(case, verdict=verdict, equal=True)
         return case
 

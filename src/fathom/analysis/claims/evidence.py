@@ -27,9 +27,9 @@ ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
 
 def combine_verdicts(verdicts: Iterable[str]) -> str:
     """The verdict of several tests: all must hold; one failure decides."""
-    found = set(verdicts)
+    given = set(verdicts)
     order = (CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED)
-    return next((verdict for verdict in order if verdict in found), NOT_MEASURED)
+    return next((verdict for verdict in order if verdict in given), NOT_MEASURED)
 
 
 @dataclass(frozen=True)

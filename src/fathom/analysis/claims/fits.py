@@ -52,17 +52,17 @@ class Slope(Estimator):
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
         half = t_quantile(len(runs) - 2, 0.5 + CONFIDENCE / 2) * stderr
-        found = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
-        rises = found.inside(self.band) and r_squared >= self.r_squared
-        bends = found.inside(self.band) and not rises
-        falls = found.outside(self.band) or flat
+        slope = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
+        rises = slope.inside(self.band) and r_squared >= self.r_squared
+        bends = slope.inside(self.band) and not rises
+        falls = slope.outside(self.band) or flat
         return Judgement(
             CONTRADICTED if falls else REPRODUCED if rises else NOT_REPRODUCED,
             undecided=not (rises or falls or bends),
             variant=self.variant,
             depths=join_values(depths),
             metric=metric,
-            **numbers(found, self.band),
+            **numbers(slope, self.band),
             r_squared=r_squared,
             published=self.published,
             cases=1,
