@@ -380,91 +380,13 @@ def test_order_of_scores_needs_a_difference_above_rounding(less, expected):
     assert verdict(THAN_HC, one) == NOT_MEASURED  # one seed is not enough
 
 
-# --- agreement -----------------------------------------------------------------------------------
-
-SAME = {"kind": "agreement", "across": "studies", "studies": ["a", "b"], "variants": ["mhc"],
-        "depths": [8]}  # fmt: skip
-AGREE = {"kind": "agreement", "across": "platforms", "variants": ["mhc"], "depths": [8]}
-THREE = [1.0, 2.0, 4.0]
-
-
-def ending(start, *last):
-    """Losses of twenty steps, with these as the last two."""
-    return [start] * 18 + list(last)
-
-
-@pytest.mark.parametrize(
-    ("long", "short", "expected", "numbers"),
-    [
-        # Study a has more steps; the last common step counts. Logarithms of 1.0, 1.1, 1.21 and of
-        # 1.1 times these have means log10 1.1 apart and variances log10² 1.1. Welch's interval has
-        # 4 degrees of freedom and a half-width of 2.776445 · √(2/3) standard deviations.
-        ([[4.0, 1.0, 0.1], [4.0, 1.1, 0.1], [4.0, 1.21, 0.1]],
-         [[4.0, 1.1], [4.0, 1.21], [4.0, 1.331]], REPRODUCED,
-         (-math.log10(1.1), 2.2669579515 * math.log10(1.1), 3)),
-        # The last tenth of twenty steps: the mean of two losses.
-        ([[*ending(9.0, 1.0, 3.0), 0.1]] * 3, [ending(7.0, 3.0, 1.0)] * 3, REPRODUCED, (0.0, 0.0)),
-        ([[4.0, 1.0]] * 3, [[4.0, 1.5]] * 3, REPRODUCED, ()),  # within a factor of two
-        ([[4.0, 0.1], [4.0, 1.0], [4.0, 9.0]], [[4.0, 9.0], [4.0, 1.0], [4.0, 0.1]],
-         NOT_REPRODUCED, (0.0,)),
-        ([[4.0, 1.0]] * 3, [[4.0, NAN]] * 3, NOT_REPRODUCED, (NAN,)),
-    ],
-)  # fmt: skip
-def test_losses_of_two_studies_at_the_same_step(long, short, expected, numbers):
-    for seeds_of_b in ((0, 1, 2), (42, 7, 1)):  # unpaired: other sizes draw other numbers
-        rows = []
-        for study, curves, names in (("a", long, (0, 1, 2)), ("b", short, seeds_of_b)):
-            for seed, losses in zip(names, curves, strict=True):
-                rows += curve(losses, seed=seed, study=study)
-        check(judge(SAME, [run(), run(study="b")], steps=[rows]), expected, *numbers)
-
-
-def agreement(ours, theirs, **axes):
-    """The deciding row of a claim of torch, for scores on torch and on another platform."""
-    other = scores({8: theirs}, **{"backend": "mlx", **axes})
-    claim = {"tests": [{"studies": ["a"], **AGREE}]}
-    rows = claims_of(published_with(claim), frame(scores({8: ours}), other)).to_dict("records")
-    return next(row for row in rows if row["decides"])
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected", "numbers"),
-    [
-        (THREE, THREE, REPRODUCED, (0.0, 0.0, 3)),
-        (THREE, [1.9, 3.8, 7.6], REPRODUCED, (-math.log10(1.9),)),
-        (THREE, [2.1, 4.2, 8.4], CONTRADICTED, (-math.log10(2.1),)),
-        ([None] * 3, [None] * 3, REPRODUCED, ()),  # both diverge
-        ([None, 2.0, 4.0], THREE, CONTRADICTED, ()),
-        (THREE, THREE[:1], NOT_MEASURED, ()),
-        ([0.001] * 3, [0.003] * 3, CONTRADICTED, ()),  # the ratio counts at any loss
-    ],
-)
-def test_platforms_agree_seed_by_seed(ours, theirs, expected, numbers):
-    check(agreement(ours, theirs), expected, *numbers)
-    # Another machine with the same backend is another platform.
-    check(agreement(ours, theirs, backend="torch", machine=GPU_PLATFORM), expected, *numbers)
-
-
 # --- fits ----------------------------------------------------------------------------------------
 
 SLOPE = {"kind": "slope", "variant": "mhc", "metric": ["gain_final", "gain_first"], "low": 0}
-CORRELATION = {"kind": "correlation", "variants": ["hc", "mhc"], "low": 0.5,
-               "metric": ["loss_final", "gain_final"]}  # fmt: skip
 # Around the means, depth 28/3 and gain 5: Sxx = 224/3, Sxy = 44 and Syy = 26. So R² is
 # 44²/(26·224/3) = 0.9973; one degree of freedom is left.
 BENT, BENT_SLOPE = gains({4: [2.0], 8: [4.0], 16: [9.0]}), 44 / (224 / 3)
 BENT_HALF = T975[1] * math.sqrt((26 - 44 * BENT_SLOPE) / (224 / 3))
-
-
-def points(*pairs):
-    """Runs with these pairs (loss, gain), alternating between two variants."""
-    return [
-        run(variant=("hc", "mhc")[n % 2], seed=n // 2, loss_final=x, gain_final=y)
-        for n, (x, y) in enumerate(pairs)
-    ]
-
-
-TEN = [(n, n + 0.1 * (-1) ** n) for n in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -477,14 +399,9 @@ TEN = [(n, n + 0.1 * (-1) ** n) for n in range(10)]
         (SLOPE, BENT, REPRODUCED, (BENT_SLOPE, BENT_HALF)),
         (SLOPE, gains({4: [2.0], 8: [4.0]}) + of("gain_first", {16: [8.0]}), REPRODUCED, (0.5,)),
         (SLOPE, gains({4: [2.0], 8: [4.0], 16: [NAN]}), NOT_MEASURED, ()),
-        # r = 4/5; atanh 0.8 = 1.0986 ± 1.96 / √(4 − 3): the interval ends at tanh 3.059.
-        (CORRELATION, points((1, 1), (2, 3), (3, 2), (4, 4)), NOT_REPRODUCED,
-         (0.8, math.tanh(math.atanh(0.8) + 1.9599639845) - 0.8)),
-        (CORRELATION, points(*TEN), REPRODUCED, ()),
-        (CORRELATION, points(*TEN[:3]), NOT_MEASURED, ()),
     ],
 )  # fmt: skip
-def test_fits(test, rows, expected, numbers):
+def test_slopes(test, rows, expected, numbers):
     check(judge(test, rows), expected, *numbers)
 
 
@@ -524,7 +441,7 @@ def test_claim_about_a_device_uses_runs_on_that_device():
 
 TESTS = [
     LEVEL, AT_MOST, BELOW, ABOVE, FALLS, FAILS, AT_ONCE, NO_EVENTS, REACHES, RISES, MOVES, LESS,
-    OF_GAIN, NO_LESS, SPREAD, SAME, AGREE, SLOPE, CORRELATION,
+    OF_GAIN, NO_LESS, SPREAD, SLOPE,
 ]  # fmt: skip
 
 
@@ -550,7 +467,6 @@ def test_estimator_without_cells_is_not_measured(test):
         ({**BELOW, "depths": [4, 8], "variants": ["hc", "mhc"]},
          [("mhc", 4), ("mhc", 8), ("hc", 4)]),
         ({**THAN_HC, "depths": [4, 8]}, [("mhc", 4), ("hc", 4)]),
-        ({**SAME, "studies": ["a", "c"]}, [("mhc", 8)]),
     ],
     ids=kind_of,
 )  # fmt: skip
@@ -589,15 +505,13 @@ def every_step(seeds_):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(
-    "test", [t for t in TESTS if t["kind"] not in ("slope", "correlation")], ids=kind_of
-)
+@pytest.mark.parametrize("test", [t for t in TESTS if t["kind"] != "slope"], ids=kind_of)
 def test_too_few_seeds_give_no_verdict(test, count):
     """Except for REACHES, a claim that some run can reach a value: one run is enough."""
     published = published_with({"tests": [{"studies": ["a"], **test}]})
     table = claims_of(published, frame(*every_cell(count)), frame(*every_step(count)))
     assert set(table["verdict"]) == {REPRODUCED if test == REACHES else NOT_MEASURED}
-    assert test in (REACHES, AGREE) or (table["gap"] == "few seeds").all()
+    assert test == REACHES or (table["gap"] == "few seeds").all()
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_every_claim_has_a_minimum_scale(shipped):
             assert claim.minimum_scale["depth"] >= 0.5 * claim.scale["depth"]
 
 
-MACHINES = {None: "", "cuda": GPU_PLATFORM, "metal": "gpu-test-gpu-darwin"}
+MACHINES = {None: "", "cuda": GPU_PLATFORM}
 
 
 def value_for(test, holds):
@@ -329,14 +329,8 @@ def value_for(test, holds):
 def runs_of(test, axes, holds, jitter):
     """(values, curve) of one run for which a shipped test holds or fails."""
     seed, is_first = axes["seed"], axes["variant"] == getattr(test, "variant", None)
-    if test.kind == "agreement":
-        other = test.across == "studies" and axes["study"] == test.studies[1]
-        return {"score": 0.02 * (1 + seed)}, [3.0, 0.2 if other and not holds else 0.02 * jitter]
     if test.kind == "slope":
         return {test.metric[0]: (0.58 if holds else -0.58) * axes["depth"] * jitter}, [3.0, 0.02]
-    if test.kind == "correlation":
-        x = seed + axes["depth"] / 10
-        return dict(zip(test.metric, (x, x if holds else -x), strict=True)), [3.0, 0.02]
     if test.kind == "difference":
         less = math.isfinite(test.high) == holds
         value = seed * (0.01 if is_first == less else 1.0) if test.spread else (
@@ -371,12 +365,6 @@ def world(test, backend, device, *, holds):
         values, losses = runs_of(test, axes, holds, 1 + 0.001 * seed)
         cells.append(run(**axes, **values))
         steps += unlike_others(curve(losses, column=column, **axes))
-    if test.kind == "agreement" and test.across == "platforms":
-        other = {"backend": "torch" if backend == "mlx" else "mlx",
-                 "machine": MACHINES[test.other_device]}  # fmt: skip
-        for cell in [*cells]:
-            axes = {name: cell[name] for name in ("study", "variant", "depth", "seed")} | other
-            cells.append(run(**axes, score=cell["score"] * (1 if holds else 9)))
     return frame(cells), frame(steps)
 
 

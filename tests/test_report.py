@@ -145,8 +145,7 @@ def test_words_of_a_config_are_shown_literally(tmp_path, quick):
         }
         labels = dict.fromkeys(["mhc", "depth-mlx"], words)
         config = config.model_copy(update={"labels": labels, "studies": studies})
-        published = quick[0].model_copy(update={"questions": []})  # those of the config instead
-        made = write_world(config, published, quick[1], by_recipe)
+        made = write_world(config, *quick, by_recipe)
         return {file.name: parsed(file.read_text()) for file in sorted(made.rglob("*.md"))}
 
     plain = reports("plain", "PLAIN", "A sentence.")

@@ -35,7 +35,6 @@ def damage_everything(results):
         table = results / "tables" / name
         table.write_text(table.read_text().replace("mhc", "mch", 1))
     (results / "tables/cells.csv").unlink()
-    (results / "tables/answers.csv").unlink()
     (results / "tables/studies/depth-mlx/worth.csv").unlink()
     shutil.copy(results / "figures/depth-mlx/mlx/depth_scaling.png", torch)
     (torch / "loss_comparison.png").unlink()
@@ -49,7 +48,7 @@ def damage_everything(results):
     shown = {"index.html"} if (results / "index.html").exists() else set()
     return shown | {
         "config.json", "RESULTS.md", "COMPARISON.md", "tables/claims.csv", "tables/summary.csv",
-        "tables/cells.csv", "tables/answers.csv", "tables/studies/depth-mlx/worth.csv",
+        "tables/cells.csv", "tables/studies/depth-mlx/worth.csv",
         "figures/depth-mlx/torch/depth_scaling.png",
         "figures/depth-mlx/torch/loss_comparison.png",
         "figures/depth-mlx/torch/grad_norm_comparison.svg", "figures/depth-torch/mlx/figures.json",

@@ -6,7 +6,9 @@ from fathom.report import reports
 
 folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
 shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
-TEMPLATES, WORDS = (files_in("report/templates", name) for name in ("*.j2", "words.j2"))
+TEMPLATES, WORDS, ANSWERS = (
+    files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
+)
 REPORTS = [f"{RESULTS}/{r.name}" for r in reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
 PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
 for files in [] if START.conda else [PAGE, PAPER]:
@@ -30,7 +32,6 @@ rule reports:
         templates=TEMPLATES,
     output:
         REPORTS,
-        csvs(reports.ANSWERS),
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
@@ -75,7 +76,7 @@ use rule reports as paper with:
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
-        words=WORDS,
+        words=[*WORDS, *ANSWERS],
     output:
         shown_in_report(f"{RESULTS}/fathom.pdf", labels={"report": "paper"}),
     log:

@@ -127,7 +127,6 @@ COLUMNS = {
     "platforms.csv": ["platform", "machine", "backend", "runs"],
     "verdicts.csv": ["claim", "verdict", "undecided", "studies"],
     "claims.csv": ["claim", "verdict", "confidence", "scale", "gap"],
-    "answers.csv": ["question", "part", "outcome", "answer", "evidence", "link"],
     "effects.csv": [*CELL, "platform", "question", "against", "metric", "unit", "effect", "low",
                     "high", "verdict"],
     "effective_depth.csv": [*CELL, "platform", "answer"],

@@ -27,7 +27,7 @@ def with_tables(text: str) -> str:
         "run metrics": run_table,
         "components": components_tables,
     }
-    if (readme.REFERENCE / "tables/answers.csv").exists():
+    if (readme.REFERENCE / "tables/cells.csv").exists():
         tables |= {"schemes": schemes_table, "processors": processors_table, **readme.BLOCKS}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 

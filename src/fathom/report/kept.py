@@ -5,25 +5,13 @@ The hashes are in git, in the format of sha256sum, so that an edit of the result
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
-
-from fathom.analysis.claims.questions import Headline
-from fathom.analysis.tables import read_table
 from fathom.datasets import SUMS
-from fathom.report.questions import Answer, answers_of, headline
-from fathom.report.reports import ANSWERS
-from fathom.report.worth import WorthPresenter, present_worth
 from fathom.runs.bundle import refused_bundles
-from fathom.runs.folder import RunError, read_json
 from fathom.system.errors import UserError
 from fathom.system.files import parse_sums, sha256, sums, write_text
-
-if TYPE_CHECKING:
-    from fathom.analysis.claims import Published
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 """Files that reports read or link to, except runs."""
@@ -59,49 +47,6 @@ def record(folder: Path) -> int:
     return len(names)
 
 
-class FirstScreen(NamedTuple):
-    """The first lines of a kept result's reports."""
-
-    title: str
-    advice: str
-    """The question of the headline, if any, and its answer."""
-    answers: list[Answer]
-
-
-def first_screen(
-    folder: Path, published: Published, labels: Mapping[str, str]
-) -> FirstScreen | None:
-    """The first screen of a kept result, from its tables; None without a table or a title.
-
-    Labels of variants in the result's own config take precedence over `labels`.
-    """
-    file, worth = folder / "tables" / f"{ANSWERS}.csv", folder / "tables" / "worth.csv"
-    if not file.is_file():
-        return None
-    answers = answers_of(read_table(file, REMEDY))
-    rows = read_table(worth, REMEDY) if worth.is_file() else pd.DataFrame()
-    config = folder / "config.json"
-    own = read_json(config).get("labels", {}) if config.is_file() else {}
-    if not isinstance(own, dict):
-        raise RunError(f"{config}: labels: not a JSON object; restore the file")
-    labels = {**labels, **own}
-    told = say_first(present_worth(published.worth, rows, labels), published.headline, answers)
-    if told is None:
-        return None
-    return FirstScreen(told["title"], f"{told['asks']} {told['answer']}".strip(), answers)
-
-
-def say_first(
-    worth: WorthPresenter | None, above: Headline | None, answers: list[Answer]
-) -> dict[str, Any] | None:
-    """Heading above the answers, as from `headline`, with title and advice of `worth` if given."""
-    told = headline(above, answers)
-    if worth is None:
-        return told
-    rest = {"tested": above.tested if above else "", "words": above.words if above else {}}
-    return rest | {"title": worth.title, "asks": "", "answer": worth.advice}
-
-
 def differences(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file of a kept result that differs from its record, and the difference."""
     if not folder.is_dir():
@@ -116,11 +61,11 @@ def differences(folder: Path) -> Iterator[tuple[Path, str]]:
         why = "missing" if missing else "is not a list of hashes"
         yield listed, f"{why}; to trust the existing files, run: fathom record {folder}"
         return
-    found = set(_names(folder))
-    for name in sorted(recorded.keys() | found):
+    present = set(_names(folder))
+    for name in sorted(recorded.keys() | present):
         if name not in recorded:
             yield folder / name, f"is not listed in {SUMS}"
-        elif name in found and sha256(folder / name) != recorded[name]:
+        elif name in present and sha256(folder / name) != recorded[name]:
             yield folder / name, f"does not match {SUMS}"
-        elif name not in found and (folder / name.partition("/")[0]).exists():
+        elif name not in present and (folder / name.partition("/")[0]).exists():
             yield folder / name, f"missing, but {SUMS} lists it"

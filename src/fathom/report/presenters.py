@@ -13,9 +13,12 @@ import pandas as pd
 
 from fathom import tasks
 from fathom.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
+from fathom.analysis.effects import AT_BEST_RATE
 from fathom.analysis.platforms import Platform
+from fathom.analysis.significance import UNDECIDED
 from fathom.config import Study, common_depth
 from fathom.metrics.steps import SHARE
+from fathom.report.comparisons import size_of
 from fathom.report.figures import Declaration
 from fathom.report.formatting import count_layers, largest, with_interval
 from fathom.report.records import Record, format_range, records
@@ -91,11 +94,9 @@ class StudyPresenter:
         """The largest number of seeds behind any value."""
         self.chance = summary[0]["score_chance"] if summary else math.nan
         """The score of a model that has learned nothing."""
-        found = {(row["depth"], row["variant"], row["platform"]): row for row in summary}
+        rows = {(row["depth"], row["variant"], row["platform"]): row for row in summary}
         keys = itertools.product(self.depths, self.variants, self.platforms)
-        self.rows: dict[tuple[int, str, Platform], Record] = {
-            k: found[k] for k in keys if k in found
-        }
+        self.rows: dict[tuple[int, str, Platform], Record] = {k: rows[k] for k in keys if k in rows}
         """The summary by depth, variant and platform, in the order of the tables of a report."""
 
     # --- description ---
@@ -268,7 +269,7 @@ class StudyPresenter:
         than the oracle. A depth with a single variant, such as a shallow control, is skipped if
         another depth has several.
         """
-        found = []
+        best = []
         run = Counter((depth, platform) for depth, _, platform in self.rows)
         fewest = min(2, max(run.values(), default=0))
         sign = 1 if self.score.better == "lower" else -1
@@ -280,9 +281,9 @@ class StudyPresenter:
                 ends = [sign * row[f"score_{part}"] for part in ("mean", "low", "high")]
                 level = self._oracle_level(row)
                 beaten = level is not None and not any(end >= sign * level for end in ends)
-                told = {"variants": len(rows), "lost": run[depth, platform] - len(rows)}
-                found.append({**row, **told, "oracle": level, "beaten": beaten})
-        return found
+                counts = {"variants": len(rows), "lost": run[depth, platform] - len(rows)}
+                best.append({**row, **counts, "oracle": level, "beaten": beaten})
+        return best
 
     def side_by_side(self) -> list[Record]:
         """Ranking of variants at one depth, best mean score first.
@@ -321,11 +322,43 @@ class StudyPresenter:
 
     def effects(self, metric: str, platform: Platform | None = None) -> dict[str, list[Record]]:
         """Effects on a metric by question, on one platform or on all."""
-        found: dict[str, list[Record]] = {}
+        by_question: dict[str, list[Record]] = {}
         for row in self._rows("effects", metric=metric):
             if platform in (None, row["platform"]):
-                found.setdefault(row["question"], []).append(row)
-        return found
+                by_question.setdefault(row["question"], []).append(row)
+        return by_question
+
+    def comparisons(
+        self,
+        variants: Collection[str] = (),
+        others: Collection[str] = (),
+        question: str = "",
+        depth: int | None = None,
+    ) -> list[Record]:
+        """Effects on the score at one depth, on the first platform that has any.
+
+        Of each of `variants` against each of `others` at one rate, or of the pairs of a contrast's
+        `question`. `depth` None: the depth of most pairs, the deepest on a tie. The largest effect
+        of each verdict comes first, undecided ones after others.
+        """
+        rows = [
+            row
+            for row in self._rows("effects", metric=SCORE)
+            if depth in (None, row["depth"])
+            and (
+                row["question"] == question
+                if question
+                else row["question"] != AT_BEST_RATE
+                and row["variant"] in variants
+                and row["against"] in others
+            )
+        ]
+        rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
+        common = common_depth(row["depth"] for row in rows)
+        rows = [row for row in rows if row["depth"] == common]
+        rows.sort(key=lambda row: (row["verdict"] == UNDECIDED, -size_of(row)))
+        firsts = {row["verdict"]: row for row in reversed(rows)}
+        return sorted(rows, key=lambda row: row is not firsts[row["verdict"]])
 
     def _seconds(self, row: Record | None) -> float:
         """Seconds of the fastest training of a summary row; NaN if unknown."""
@@ -347,16 +380,16 @@ class StudyPresenter:
         A cell is a row of effective_depth.csv, or None. `plain`: by platform, one such row, for its
         columns on plain networks. Returns None for a study without effective depths.
         """
-        found = {
+        by_place = {
             (r["depth"], r["platform"], r["variant"]): r for r in self._tables["effective_depth"]
         }
-        columns = [v for v in self.variants if any(variant == v for *_, variant in found)]
+        columns = [v for v in self.variants if any(variant == v for *_, variant in by_place)]
         rows = [
             {"depth": depth, "platform": platform, "cells": cells}
             for depth, platform in itertools.product(self.depths, self.platforms)
-            if any(cells := [found.get((depth, platform, variant)) for variant in columns])
+            if any(cells := [by_place.get((depth, platform, variant)) for variant in columns])
         ]
-        plain = {row["platform"]: row for row in found.values()}
+        plain = {row["platform"]: row for row in by_place.values()}
         return {"columns": columns, "rows": rows, "plain": plain} if rows else None
 
     def deepest_reach(self) -> list[Record]:
@@ -370,11 +403,11 @@ class StudyPresenter:
         platform = next(iter(table["plain"]))
         cells = [row["cells"] for row in table["rows"] if row["platform"] == platform][-1]
         order = (BELOW, AT, UNKNOWN, BEYOND)
-        found = sorted(
+        ranked = sorted(
             filter(None, cells),
             key=lambda row: (-order.index(row["answer"]), -row["effective_depth"]),
         )
-        return [found[0], *found[1:][-1:]]
+        return [ranked[0], *ranked[1:][-1:]]
 
     def worth(self) -> list[Record]:
         """Rows of worth.csv, most steps saved first; rows without an answer last."""
@@ -396,9 +429,9 @@ class StudyPresenter:
             if row["platform"] == self.platforms[0] and row[f"{column}_n"]
         ]
         depth = common_depth(row["depth"] for row in rows)
-        found = [row for row in rows if row["depth"] == depth]
-        found = sorted(found, key=lambda row: -row[f"{column}_mean"])
-        return [*found[:1], *found[1:][-1:]]
+        ranked = [row for row in rows if row["depth"] == depth]
+        ranked = sorted(ranked, key=lambda row: -row[f"{column}_mean"])
+        return [*ranked[:1], *ranked[1:][-1:]]
 
     # --- platforms side by side ---
 
@@ -485,5 +518,5 @@ class StudyPresenter:
     def maxima(self, variant: str, metrics: Sequence[str]) -> dict[str, float] | None:
         """The largest value of each metric in runs that learned; None unless all have one."""
         rows = self._rows("cells", variant=variant, outcome="learned")
-        found = {metric: largest(rows, metric) for metric in metrics}
-        return None if any(map(math.isnan, found.values())) else found
+        maxima = {metric: largest(rows, metric) for metric in metrics}
+        return None if any(map(math.isnan, maxima.values())) else maxima

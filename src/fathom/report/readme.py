@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from fathom.analysis.claims import Published
+from fathom.analysis.claims import Published, load_published
 from fathom.analysis.claims.evidence import NOT_REPRODUCED, VERDICTS
 from fathom.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom.analysis.tables import read_table
 from fathom.analysis.worth import BEST_RATES
-from fathom.config import read_yaml
+from fathom.config import load_config, read_yaml
 from fathom.report.comparisons import WITHIN, marked
 from fathom.report.formatting import list_words, markdown_table
-from fathom.report.kept import first_screen
 from fathom.report.records import Record
-from fathom.report.render import as_prose
+from fathom.report.render import as_prose, environment_of_reports, prefix_links
 from fathom.report.worth import (
     OPERATIONS,
     VERDICT,
@@ -34,9 +33,9 @@ CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
 
 def finding() -> str:
     """The first sentence of the kept result, and the figure that shows it."""
-    first = first_screen(REFERENCE, _published(), _labels())
-    figure = worth_figure(_worth(), _published().worth.task, _labels(), _sizes())
-    return f"**{as_prose(first.title)}** {as_prose(first.advice)}\n\n{figure}"
+    shown = _worth()
+    figure = worth_figure(shown, _published().worth.task, _labels(), _sizes())
+    return f"**{as_prose(shown.title)}** {as_prose(shown.advice)}\n\n{figure}"
 
 
 ALT = "A row for each connection, by verdict: its step multiplier, and the time of its step"
@@ -142,17 +141,21 @@ def worth_table(rows: Sequence[Record], labels: Mapping[str, str]) -> str:
 
 
 def answers() -> str:
-    """Table of questions to the kept result, with answers and first evidence of each part."""
-    lines = []
-    for row in first_screen(REFERENCE, _published(), _labels()).answers:
-        firsts = {one.part: one for one in reversed(row.evidence)}
-        told = [
-            f"[{as_prose(one.text)}]({REFERENCE}/{one.link})"
-            for one in row.evidence
-            if firsts[one.part] is one
-        ]
-        lines.append((as_prose(row.question), f"**{as_prose(row.answer)}**", "; ".join(told)))
-    return markdown_table(["question", "answer", "evidence"], lines)
+    """Table of questions to the kept result, with answers and evidence."""
+    config = load_config(CONFIG)
+    templates = PUBLISHED.parent / "templates"
+    reports = environment_of_reports(
+        config, load_published(PUBLISHED, config), templates, REFERENCE
+    )
+    rows = (
+        (
+            as_prose(question),
+            f"**{as_prose(answer)}**",
+            prefix_links("; ".join(evidence), f"{REFERENCE}/"),
+        )
+        for question, answer, evidence in reports.get_template("answers.j2").module.answers
+    )
+    return markdown_table(["question", "answer", "evidence"], rows)
 
 
 def scorecard() -> str:

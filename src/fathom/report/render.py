@@ -21,12 +21,13 @@ import jinja2
 from fathom import tasks
 from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
+from fathom.analysis.effects import AT_BEST_RATE
 from fathom.analysis.ladder import DELTA
 from fathom.analysis.platforms import labels_of
 from fathom.analysis.scale import FACTORS
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
-from fathom.analysis.tables import counted, read_table, read_with_times, save_tables
+from fathom.analysis.tables import counted, read_table, read_with_times
 from fathom.config import Config
 from fathom.metrics.scores import LEARNED
 from fathom.report import schemes
@@ -40,9 +41,8 @@ from fathom.report.comparisons import (
 from fathom.report.figures import figures_of, figures_of_study, left_out
 from fathom.report.figures.frames import sweeps
 from fathom.report.formatting import largest, list_words, number, percent
-from fathom.report.kept import REMEDY, first_screen, say_first
+from fathom.report.kept import REMEDY
 from fathom.report.presenters import ABSENT, CEILING, StudyPresenter
-from fathom.report.questions import Results, answer_all, answers_table, questions_of
 from fathom.report.records import (
     Record,
     count_deviations,
@@ -52,7 +52,7 @@ from fathom.report.records import (
     significant,
     training_command,
 )
-from fathom.report.reports import ANSWERS, CONFIG, VERDICTS_AND_TESTS, reports_of
+from fathom.report.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
 from fathom.report.scale import (
     LEAST_GAIN,
     LONG,
@@ -70,6 +70,7 @@ from fathom.report.worth import (
     pays_below,
     plain_change,
     present_worth,
+    saved_in_words,
     steps_saved,
     worth_columns,
 )
@@ -86,10 +87,6 @@ TABLES = (
 )  # fmt: skip
 
 
-WORDS = "words.j2"
-"""The template that reports and paper share."""
-
-
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
     """Fill the template of every report, from the tables in `folder`, into `folder`.
 
@@ -99,10 +96,24 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
     number.
     """
     check_numbers(templates)
+    environment = environment_of_reports(config, published, templates, folder)
+    studies = {study.name: study for study in environment.globals["studies"]}
+    for report in reports_of(config, templates):
+        of_study = {"study": studies[report.study]} if report.study else {}
+        text = fill(environment, report.template, **of_study)
+        write_text(folder / report.name, prefix_links(text, "../" * report.name.count("/")))
+
+
+def environment_of_reports(
+    config: Config, published: Published, templates: Path, folder: Path
+) -> jinja2.Environment:
+    """Jinja environment for Markdown, with the facts of the tables in `folder` as its globals.
+
+    They are global so that files of macros can read them too.
+    """
     context = build_context(config, published, folder, times=True)
     labels = {name: escape_words(text) for name, text in context["labels"].items()}
     environment = environment_of(templates, labels)
-    # Global, so that files of macros can read it too.
     environment.globals |= context | {
         # Their texts come from run folders, which others may have written.
         "platforms": escape_rows(context["platforms"]),
@@ -110,16 +121,7 @@ def write_reports(config: Config, published: Published, templates: Path, folder:
         "docs": link_to(config, templates.parent.parent / "docs"),
         "cited": lambda text, table, row: f"[{text}](tables/{table}.csv#L{row['line']})",
     }
-    studies = {study.name: study for study in context["studies"]}
-    for report in reports_of(config, templates):
-        of_study = {"study": studies[report.study]} if report.study else {}
-        text = fill(environment, report.template, **of_study)
-        write_text(folder / report.name, lead_up(text, report.name.count("/")))
-
-    def reason(test: Record) -> str:
-        return environment.get_template(WORDS).module.reason(test)
-
-    save_tables({f"{ANSWERS}.csv": answers_table(context["answers"], reason)}, folder / "tables")
+    return environment
 
 
 def build_context(
@@ -145,34 +147,28 @@ def build_context(
     shares = records(tables["variance_summary"]) if len(variance) else []
     measured = [study for study in studies if study.is_measured]
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    rates = records(tables["stability"])
-    by_name = {study.name: study for study in measured}
     scale = present_scale(tables["sizes"], tables["scale"])
-    results = Results(by_name, verdicts, shares, config.labels, rates, scale)
-    answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "published": bool((tables["published"]["platform"] != "").any()),
         "nats_below_plain": len(tables["sizes"]) > 0,
         "multiplier_by_size": len(tables["sizes"]) > 0,
     }
-    worth = present_worth(published.worth, tables["worth"], config.labels)
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
         "measured": measured,
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
-        "answers": answers,
-        "headline": say_first(worth, published.headline, answers),
-        "worth": worth,
+        "at_best_rate": AT_BEST_RATE,
+        "worth": present_worth(published.worth, tables["worth"], config.labels),
         "scale": scale,
         "factors": FACTORS,
         "long_steps": LONG,
         "least_gain": LEAST_GAIN,
         "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
-        "stability": rates,
-        "reference": present_reference(config, published),
+        "stability": records(tables["stability"]),
+        "reference": present_reference(config),
         "overview": [one for one in figures_of("overview").values() if drawn[one.name]],
         "config_file": f"{config.report_folder}/{CONFIG}",
         "command_of": partial(training_command, config_file=f"{config.report_folder}/{CONFIG}"),
@@ -239,7 +235,7 @@ def environment_of(
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
-        "depth_multiplier": depth_multiplier, "gain": gain, "power": power,
+        "depth_multiplier": depth_multiplier, "saved": saved_in_words, "gain": gain, "power": power,
         "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
@@ -262,25 +258,25 @@ def fill(environment: jinja2.Environment, name: str, **values: Any) -> str:  # n
 RELATIVE_LINK = re.compile(r"(?<=\]\()(?<!\\\]\()(?!#|/|[a-z]+:)")
 
 
-def lead_up(text: str, folders: int) -> str:
-    """Markdown with its relative links prefixed by `folders` times `../`."""
-    return RELATIVE_LINK.sub("../" * folders, text)
+def prefix_links(text: str, prefix: str) -> str:
+    """Markdown with a prefix before its relative links."""
+    return RELATIVE_LINK.sub(prefix, text)
 
 
-def present_reference(config: Config, published: Published) -> dict[str, Any]:
-    """The kept result that the config names: verdicts, first screen, studies with a page, a link.
+def present_reference(config: Config) -> dict[str, Any]:
+    """The kept result that the config names: verdicts, studies with a page, a link.
 
     Without one, verdicts and pages are empty; `missing`: the path, if the config has one.
     """
     folder = Path(config.reference or "")
     if not config.reference or not (folder / "tables" / "verdicts.csv").is_file():
-        return {"verdicts": None, "pages": (), "first": None, "missing": config.reference}
+        return {"verdicts": None, "pages": (), "missing": config.reference}
     files = (folder / "tables" / f"{name}.csv" for name in VERDICTS_AND_TESTS)
     tables = [read_table(file, REMEDY) for file in files]
     pages = [file.stem for file in (folder / "studies").glob("*.md")]
     verdicts = VerdictsPresenter(*tables, pages)
-    first, link = first_screen(folder, published, config.labels), link_to(config, folder)
-    return {"verdicts": verdicts, "pages": pages, "first": first, "link": link, "missing": None}
+    link = link_to(config, folder)
+    return {"verdicts": verdicts, "pages": pages, "link": link, "missing": None}
 
 
 def link_to(config: Config, folder: Path) -> str:

@@ -17,8 +17,7 @@ STUDY = "STUDY"
 """Placeholder for a study's name in the name of a template."""
 
 VERDICTS_AND_TESTS = ("verdicts", "claims")
-ANSWERS, WORTH = "answers", "worth"
-"""Tables of a kept result that reports read: claims, their tests, first screen, worth."""
+"""Tables of a kept result that reports read."""
 
 DOCUMENTS = ("definitions.md", "schemes.md")
 """Files of docs/ that reports link to; the page includes them."""
@@ -60,7 +59,7 @@ def check_is_no_report_folder(folder: Path) -> None:
 def kept_tables(config: Config) -> list[str]:
     """Tables of the kept result, if there is one, that reports show beside their own."""
     folder = Path(config.reference or "") / "tables"
-    files = [folder / f"{name}.csv" for name in (*VERDICTS_AND_TESTS, ANSWERS, WORTH)]
+    files = [folder / f"{name}.csv" for name in VERDICTS_AND_TESTS]
     return [str(file) for file in files if file.is_file()]
 
 

@@ -84,9 +84,9 @@ class VerdictsPresenter:
 
     def scales_of(self, claim: str) -> list[str]:
         """The differences of one claim's tests from the published scale."""
-        told = (test["scale"] for test in self.tests_of(claim, made=True))
+        texts = (test["scale"] for test in self.tests_of(claim, made=True))
         # A test over several studies has the scale of each.
-        scales = (scale.split("; ") for scale in told if isinstance(scale, str))
+        scales = (scale.split("; ") for scale in texts if isinstance(scale, str))
         return [scale for scale in dict.fromkeys(itertools.chain(*scales)) if scale]
 
     def scale_letters(self, claim: str) -> str:
@@ -112,10 +112,10 @@ def _reproduced_in(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def estimate(test: Mapping[str, Any]) -> str:
     """The estimate of a test with its interval; a ratio if it compared logarithms."""
-    found = [_shown(test, test[name]) for name in ("observed", "low", "high")]
-    if math.isnan(found[0]):
+    ends = [_shown(test, test[name]) for name in ("observed", "low", "high")]
+    if math.isnan(ends[0]):
         return "not finite"
-    return "never" if math.isinf(found[0]) else with_interval(*found)
+    return "never" if math.isinf(ends[0]) else with_interval(*ends)
 
 
 def needed(test: Mapping[str, Any]) -> tuple[str, str]:

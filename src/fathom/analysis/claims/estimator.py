@@ -6,9 +6,7 @@ estimates from the runs of one platform and compares them with its band, from `l
 - `level`: the mean of a metric over seeds, in every cell (levels.py);
 - `count`: the number of runs whose metric lies in the band (levels.py);
 - `difference`: a variant minus another, seed by seed (comparisons.py);
-- `agreement`: one variant in two studies, or on two platforms (comparisons.py);
-- `slope`: a line over depth (fits.py);
-- `correlation`: the correlation of two metrics over runs (fits.py).
+- `slope`: a line over depth (fits.py).
 
 A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
 Definitions: docs/definitions.md, "Verdicts".
@@ -154,14 +152,14 @@ class Estimator(Settings):
     @property
     def named_variants(self) -> list[str]:
         """Every variant that its settings name."""
-        found = [getattr(self, field, []) for field in ("variant", "variants", "than")]
-        return [name for names in found for name in ([names] if isinstance(names, str) else names)]
+        values = [getattr(self, field, []) for field in ("variant", "variants", "than")]
+        return [name for names in values for name in ([names] if isinstance(names, str) else names)]
 
     @property
     def named_metrics(self) -> list[str]:
         """Every run metric that its settings name."""
-        found = [getattr(self, field, None) for field in ("metric", "over")]
-        return list(itertools.chain(*(listed(names) for names in found if names)))
+        values = [getattr(self, field, None) for field in ("metric", "over")]
+        return list(itertools.chain(*(listed(names) for names in values if names)))
 
     def find(
         self, evidence: Evidence, metric: str = "", table: pd.DataFrame | None = None
@@ -216,11 +214,11 @@ class Estimator(Settings):
         worst = max(cases, key=lambda case: case.margin)
         verdict = combine_verdicts(case.verdict for case in cases)
         deciding = [case for case in cases if case.verdict == verdict]
-        told = any(case.counted or case.equal for case in deciding)
+        counted = any(case.counted or case.equal for case in deciding)
         gap = DIVERGED if skipped else FEW_SEEDS if verdict == NOT_MEASURED else ""
         return Judgement(
             verdict,
-            undecided=verdict == NOT_REPRODUCED and not told,
+            undecided=verdict == NOT_REPRODUCED and not counted,
             **about(worst),
             **numbers(worst.estimate, worst.band or self.band),
             published=self.published,

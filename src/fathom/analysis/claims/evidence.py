@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from fathom.analysis.platforms import Platform, device_of
+from fathom.analysis.platforms import device_of
 from fathom.analysis.statistics import MIN_SEEDS
 from fathom.analysis.step_times import StepTimes
 from fathom.analysis.tables import CELL, GROUP, select
@@ -27,9 +27,9 @@ ONE_RUN, INERT, IDENTITY = "one run", "inert", "identity"
 
 def combine_verdicts(verdicts: Iterable[str]) -> str:
     """The verdict of several tests: all must hold; one failure decides."""
-    found = set(verdicts)
+    given = set(verdicts)
     order = (CONTRADICTED, NOT_REPRODUCED, NOT_MEASURED, REPRODUCED)
-    return next((verdict for verdict in order if verdict in found), NOT_MEASURED)
+    return next((verdict for verdict in order if verdict in given), NOT_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Judgement:
     """Whether intervals cross the band, so that more seeds may decide it."""
     variant: str = ""
     against: str = ""
-    """The other variant, study or platform of a comparison."""
+    """The other variant of a comparison."""
     depths: str = ""
     metric: str = ""
     unit: str = ""
@@ -120,15 +120,6 @@ class Evidence:
         ran = pd.MultiIndex.from_frame(cells[axes])
         steps = self.steps[pd.MultiIndex.from_frame(self.steps[axes]).isin(ran)]
         return replace(self, cells=cells, steps=steps)
-
-    def on_others(self, runs: pd.DataFrame) -> Iterator[tuple[Platform, pd.DataFrame]]:
-        """(platform, its runs) for every backend or machine other than that of `runs`."""
-        here = runs[["backend", "machine"]].iloc[0]
-        others = self.everywhere.drop(self.cells.index)
-        for name, found in others.groupby("platform", sort=False):
-            # Imported runs of the same machine add no evidence.
-            if (found[["backend", "machine"]].iloc[0] != here).any():
-                yield Platform.parse(name), found
 
     def seed_sd(
         self,

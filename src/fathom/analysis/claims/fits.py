@@ -1,24 +1,17 @@
-"""Estimators of a fit over runs: a slope over depth, a correlation."""
+"""The estimator of a line over depth."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from fathom.analysis.claims import untestable
 from fathom.analysis.claims.estimator import (
     OVER_RUNS,
     Estimator,
-    Metric,
     Metrics,
-    Variants,
     numbers,
 )
 from fathom.analysis.claims.evidence import (
     CONTRADICTED,
-    FEW_SEEDS,
     NO_RUN,
     NOT_REPRODUCED,
     REPRODUCED,
@@ -59,58 +52,20 @@ class Slope(Estimator):
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
         half = t_quantile(len(runs) - 2, 0.5 + CONFIDENCE / 2) * stderr
-        found = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
-        rises = found.inside(self.band) and r_squared >= self.r_squared
-        bends = found.inside(self.band) and not rises
-        falls = found.outside(self.band) or flat
+        slope = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
+        rises = slope.inside(self.band) and r_squared >= self.r_squared
+        bends = slope.inside(self.band) and not rises
+        falls = slope.outside(self.band) or flat
         return Judgement(
             CONTRADICTED if falls else REPRODUCED if rises else NOT_REPRODUCED,
             undecided=not (rises or falls or bends),
             variant=self.variant,
             depths=join_values(depths),
             metric=metric,
-            **numbers(found, self.band),
+            **numbers(slope, self.band),
             r_squared=r_squared,
             published=self.published,
             cases=1,
             holding=int(rises),
-            seeds=int(runs["seed"].nunique()),
-        )
-
-
-class Correlation(Estimator):
-    """Pearson's correlation of two metrics over runs lies in the band, by Fisher's interval.
-
-    A metric that is the same in all runs has no correlation.
-    """
-
-    rests_on: ClassVar[str] = OVER_RUNS
-    kind: Literal["correlation"]
-    variants: Variants
-    metric: Annotated[list[Metric], Field(min_length=2, max_length=2)]
-
-    def judge(self, evidence: Evidence) -> Judgement:
-        runs = [self.find(evidence, name) for name in self.metric]
-        runs = untestable.drop_duplicate_cells(
-            runs[0].loc[runs[0].index.intersection(runs[1].index)]
-        )
-        one, other = (runs[name] for name in self.metric)
-        # Fisher's interval needs four points.
-        if len(runs) < 4 or min(one.nunique(), other.nunique()) == 1:
-            raise NotMeasured(FEW_SEEDS, seeds=int(runs["seed"].nunique()))
-        from scipy import stats
-
-        fit = stats.pearsonr(one, other)
-        low, high = fit.confidence_interval(CONFIDENCE)
-        found = Estimate(self.metric[0], float(fit.statistic), low, high, len(runs))
-        verdict = self.weigh(replace(found, n=max(len(runs), self.seeds)), self.band)
-        return Judgement(
-            verdict,
-            undecided=verdict == NOT_REPRODUCED,
-            against=self.metric[1],
-            metric=self.metric[0],
-            **numbers(found, self.band),
-            published=self.published,
-            cases=len(runs),
             seeds=int(runs["seed"].nunique()),
         )

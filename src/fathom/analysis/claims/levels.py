@@ -75,8 +75,8 @@ class Level(Estimator):
         """The value of each run to compare with the band; NaN if it has none."""
         if self.metric == [LEFT]:
             return log10(share_left(evidence, runs).clip(lower=LEAST_LEFT))
-        found = runs[self.metric].bfill(axis=1).iloc[:, 0]
-        return log10(found / runs[self.over]) if self.over else found
+        values = runs[self.metric].bfill(axis=1).iloc[:, 0]
+        return log10(values / runs[self.over]) if self.over else values
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = untestable.drop_duplicate_cells(
@@ -173,8 +173,8 @@ class Count(Estimator):
                 variant = ", ".join(self.variants)
                 raise NotMeasured(NO_RUN, variant=variant, metric=self.metric)
             of = rises if self.over_steps == "rises" else moves
-            found = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
-            return found.rename("value").reset_index()
+            values = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
+            return values.rename("value").reset_index()
         if self.metric == "first_nonfinite_step":  # NaN: the event never occurred
             runs = untestable.drop_duplicate_cells(self.find(evidence))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
@@ -203,7 +203,7 @@ class Count(Estimator):
             verdict = {total: REPRODUCED, 0: CONTRADICTED}.get(inside, NOT_REPRODUCED)
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
-        found = Estimate(
+        estimate = Estimate(
             self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""
         )
         return Judgement(
@@ -212,7 +212,7 @@ class Count(Estimator):
             variant=weakest["variant"],
             depths=str(weakest["depth"]),
             metric=self.metric,
-            **numbers(found, self.band),
+            **numbers(estimate, self.band),
             published=self.published,
             cases=total,
             holding=inside,
@@ -224,8 +224,8 @@ class Count(Estimator):
 def rises(values: pd.Series) -> float:
     """Number of steps at which a metric rises; NaN if it never rises and is not always finite."""
     finite = values.replace([np.inf, -np.inf], np.nan)
-    found = int((finite.diff() > 0).sum())
-    return found if found or finite.notna().all() else math.nan
+    count = int((finite.diff() > 0).sum())
+    return count if count or finite.notna().all() else math.nan
 
 
 def moves(values: pd.Series) -> float:

@@ -15,11 +15,10 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fathom import tasks
-from fathom.analysis.claims.comparisons import Agreement, Difference
+from fathom.analysis.claims.comparisons import Difference
 from fathom.analysis.claims.estimator import LEFT, SCORE, Estimator, MinimumScale
-from fathom.analysis.claims.fits import Correlation, Slope
+from fathom.analysis.claims.fits import Slope
 from fathom.analysis.claims.levels import Count, Level
-from fathom.analysis.claims.questions import AnyQuestion, Headline, OfClaim
 from fathom.analysis.platforms import DEVICES
 from fathom.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom.metrics.steps import STEP_METRICS
@@ -35,7 +34,7 @@ from fathom.settings import (
     validate,
 )
 
-ESTIMATORS = (Level, Count, Difference, Agreement, Slope, Correlation)
+ESTIMATORS = (Level, Count, Difference, Slope)
 AnyTest = Annotated[reduce(or_, ESTIMATORS), Field(discriminator="kind")]
 
 SCALE_SETTINGS = {"depth", "steps", "batch_size", "streams", "tokens_per_step"}.union(
@@ -253,31 +252,7 @@ class Published(Settings):
     """Shown beside studies with `plain_at_size`."""
     thresholds: Annotated[list[Threshold], Field(default_factory=list)]
     claims: list[Claim]
-    questions: Annotated[list[AnyQuestion], Field(default_factory=list)]
-    """Questions of the first screen, in order."""
-    headline: Headline | None = None
     worth: Worth | None = None
-
-    @model_validator(mode="after")
-    def _headline_is_asked(self) -> Published:
-        asked = {question.question: question for question in self.questions}
-        above = [self.headline.title, *self.headline.answer] if self.headline else []
-        for deciding in above:
-            if deciding.decided_by not in asked:
-                raise ValueError(
-                    f"headline.decided_by: {unknown('question', deciding.decided_by, asked)}"
-                )
-            question = asked[deciding.decided_by]
-            if deciding.part is not None and deciding.part not in question.parts:
-                raise ValueError(f"headline.part: {unknown('part', deciding.part, question.parts)}")
-            known = question.outcomes
-            if wrong := [word for word in deciding.words if word not in known]:
-                raise ValueError(f"headline.words: {unknown('outcome', wrong[0], known)}")
-        for i, question in enumerate(self.questions):
-            ids = [claim.id for claim in self.claims]
-            if isinstance(question, OfClaim) and question.claim not in ids:
-                raise ValueError(f"questions.{i}.claim: {unknown('claim', question.claim, ids)}")
-        return self
 
 
 def load_published(file: Path, config: Config) -> Published:
@@ -314,7 +289,6 @@ def _touched(published: Published, config: Config) -> Published:
     keys = ("values", "thresholds", "claims", "notes")
     kept = {key: list(filter(stays, getattr(published, key))) for key in keys}
     kept["sizes"] = sizes
-    kept["questions"] = [q for q in published.questions if not q.studies or q.studies & studies]
     sources = {name: source for name, source in published.sources.items() if name not in gone}
     return published.model_copy(update={**kept, "sources": sources})
 

@@ -51,7 +51,7 @@ def _cases(
         one, two = of[depth, test.variant], of[depth, other]
         ends = (one.seconds / two.seconds, one.low / two.high, one.high / two.low)
         turns = min(one.turns, two.turns)
-        found = Estimate(test.metric, *map(math.log10, ends), turns, LOG10)
-        verdict = test.weigh(replace(found, n=max(turns, test.seeds)), test.band)
-        margin = test.band.margin(found.mean)
-        yield Case(found, verdict, margin, test.variant, depth, turns, against=other)
+        ratio = Estimate(test.metric, *map(math.log10, ends), turns, LOG10)
+        verdict = test.weigh(replace(ratio, n=max(turns, test.seeds)), test.band)
+        margin = test.band.margin(ratio.mean)
+        yield Case(ratio, verdict, margin, test.variant, depth, turns, against=other)

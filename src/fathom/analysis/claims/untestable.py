@@ -60,7 +60,7 @@ def drop_duplicate_cells(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[~again.groupby([runs[name] for name in GROUP]).transform("all")]
 
 
-def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFrame) -> str:
+def no_power(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFrame) -> str:
     """The gap if two variants cannot differ, given their runs by seed; empty if they can.
 
     ONE_RUN: they ran the same at every common seed. INERT: H_res cannot change their scores.
@@ -69,23 +69,23 @@ def tells_nothing(config: Config, is_score: bool, one: pd.DataFrame, other: pd.D
     ran, again = (side.loc[common, SAME_AS] for side in (one, other))
     if len(common) and (ran == again).all():
         return ONE_RUN
-    return INERT if is_score and compares_nothing(config, one, other) else ""
+    return INERT if is_score and no_pair(config, one, other) else ""
 
 
-def compares_nothing(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
+def no_pair(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Whether two variants differ in H_res alone, where H_res can change no score.
 
     Rows that sum to one do not change streams that are copies of each other. True if one side is
     like that, and the other side's H_res keeps the size of a signal.
     """
     sides = (one, other)
-    if not any(map(_does_nothing, sides)) or not all(map(_keeps_size, sides)):
+    if not any(map(_has_no_effect, sides)) or not all(map(_keeps_size, sides)):
         return False
     differs = differing_settings(config, [side.iloc[0]["key"] for side in sides])
     return bool(differs) and all(name.startswith("connection.H_res") for name in differs)
 
 
-def _does_nothing(runs: pd.DataFrame) -> bool:
+def _has_no_effect(runs: pd.DataFrame) -> bool:
     rows_of_one = runs["amax_forward_log10_final"].abs() <= ROWS_OF_ONE
     return bool((rows_of_one & (runs["stream_difference_max"] <= COPIES)).all())
 
@@ -94,7 +94,7 @@ def _keeps_size(runs: pd.DataFrame) -> bool:
     return bool((runs["amax_forward_log10_final"].abs() <= SAME_SIZE).all())
 
 
-def cannot_move(
+def is_constant(
     cells: pd.DataFrame, metrics: Iterable[str], *, of_mixing: bool = False
 ) -> pd.Series:
     """Whether one of the metrics is a gate or a Sinkhorn error without effect, for each run.
@@ -108,7 +108,7 @@ def cannot_move(
     return (cells["base_diagonal_final"] == 1) & np.logical_and.reduce([*exact])
 
 
-def never_moved(seeds: pd.DataFrame, metric: str) -> bool:
+def is_untrained_gate(seeds: pd.DataFrame, metric: str) -> bool:
     """Whether a metric is a gate with the same value at every seed, so that no run learned it.
 
     False for gates that are fully shut or open, which may be so at every seed.

@@ -134,15 +134,15 @@ def _test_rows(
 
     `homes` are the platforms that decide. If it was made on none of them, one row has the reason.
     """
-    judged = {name: judge(config, claim, test, found) for name, found in evidence.items()}
-    made = {name: found for name, found in judged.items() if found.verdict != NOT_MEASURED}
+    judged = {name: judge(config, claim, test, runs) for name, runs in evidence.items()}
+    made = {name: one for name, one in judged.items() if one.verdict != NOT_MEASURED}
     if not homes & made.keys():
-        gaps = [found for name, found in judged.items() if name in homes]
+        gaps = [one for name, one in judged.items() if name in homes]
         made[""] = gaps[0] if gaps else _no_run(claim)
-    ran = {study for found in evidence.values() for study in found.cells["study"]}
-    for platform, found in made.items():
+    ran = {study for runs in evidence.values() for study in runs.cells["study"]}
+    for platform, one in made.items():
         # A verdict stands for the studies that ran; a gap names all studies of the test.
-        names = [name for name in test.studies if name in ran or found.verdict == NOT_MEASURED]
+        names = [name for name in test.studies if name in ran or one.verdict == NOT_MEASURED]
         studies = [config.studies[name] for name in names if name in config.studies]
         yield {
             "test": test.kind,
@@ -152,8 +152,8 @@ def _test_rows(
             "control": False,
             "decides": platform in homes or not platform,
             "platform": platform,
-            **asdict(found),
-            **_basis(test, found),
+            **asdict(one),
+            **_basis(test, one),
         }
 
 
@@ -173,8 +173,8 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
     if test.of_seeds is not None:
         evidence = evidence.of_seeds(test.of_seeds)
     cells = evidence.cells
-    still = untestable.cannot_move(cells, test.named_metrics, of_mixing=test.of_mixing)
-    found = select(cells[still], test.studies, test.named_variants, test.depths)
+    still = untestable.is_constant(cells, test.named_metrics, of_mixing=test.of_mixing)
+    constant = select(cells[still], test.studies, test.named_variants, test.depths)
     evidence = replace(evidence, cells=cells[~still])
     short = find_short(evidence, test) if claim.past_oracle else evidence.cells.head(0)
     evidence = replace(evidence, cells=evidence.cells.drop(short.index))
@@ -188,8 +188,8 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
             behind = _how_short(evidence, short) if len(short) else []
             why = "; ".join(dict.fromkeys([*barred.values(), *behind]))
             return Judgement(NOT_MEASURED, gap=TOO_SMALL, gap_of=why)
-        if len(found):
-            variants = ", ".join(found["variant"].unique())
+        if len(constant):
+            variants = ", ".join(constant["variant"].unique())
             return Judgement(NOT_MEASURED, gap=IDENTITY, gap_of=variants)
         return gap.judgement
 
@@ -200,13 +200,13 @@ def _no_run(claim: Claim) -> Judgement:
 
 def too_small(claim: Claim, test: Estimator, study: Study) -> str:
     """The sizes of a study below the test's minimum scale, as in 'width 8 for 32'; else empty."""
-    ours, found = _sizes(study, study.labels[0], study.depths), []
+    ours, below = _sizes(study, study.labels[0], study.depths), []
     for name, least in claim.minimum_scale_of(test, study.recipe_name).items():
         if name in ours and (size := max(ours[name])) < least:
             published = claim.scale.get(name)
             needed = published if isinstance(published, float) else least
-            found.append(f"{name} {size:g} for {needed:g}")
-    return ", ".join(found)
+            below.append(f"{name} {size:g} for {needed:g}")
+    return ", ".join(below)
 
 
 def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
@@ -238,12 +238,12 @@ def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
         yield f"{score.label} {best:.3g} against {level:.3g} of {oracle}"
 
 
-def _basis(test: Estimator, found: Judgement) -> dict[str, Any]:
+def _basis(test: Estimator, judged: Judgement) -> dict[str, Any]:
     """The evidence of a verdict, and the confidence of its interval."""
-    if found.verdict == NOT_MEASURED:
+    if judged.verdict == NOT_MEASURED:
         return {"rests_on": None, "confidence": math.nan}
-    rests_on = found.rests_on or test.rests_on
-    if rests_on == OVER_SEEDS and found.seeds < MIN_SEEDS:
+    rests_on = judged.rests_on or test.rests_on
+    if rests_on == OVER_SEEDS and judged.seeds < MIN_SEEDS:
         rests_on = NO_INTERVAL
     # A range over turns has no confidence level.
     has_interval = rests_on in (OVER_SEEDS, OVER_RUNS)
@@ -319,12 +319,12 @@ def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
 
     They are compared at the depths that the test looks at.
     """
-    found = []
+    scales = []
     for study in studies:
         least = claim.minimum_scale_of(test).get("depth", 0)
         asked = [d for d in study.depths if d >= least and d in (test.depths or study.depths)]
-        found.append(_scale(claim.scale, study, study.labels[0], asked or study.depths))
-    return "; ".join(dict.fromkeys(text for text in found if text))
+        scales.append(_scale(claim.scale, study, study.labels[0], asked or study.depths))
+    return "; ".join(dict.fromkeys(text for text in scales if text))
 
 
 # --- published figures beside ours --------------------------------------------------------------
@@ -368,11 +368,11 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
 
 def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study | None) -> dict[int, Value]:
     """The values by depth; a value for ANY depth is repeated at each depth of the study."""
-    found: dict[int, Value] = {}
+    values: dict[int, Value] = {}
     for depth, value in by_depth.items():
         ours = study.depths if study else []
-        found |= dict.fromkeys(ours if depth == ANY else [int(depth)], value)
-    return found
+        values |= dict.fromkeys(ours if depth == ANY else [int(depth)], value)
+    return values
 
 
 def deviates(published: Value, mean: float, low: float, high: float) -> bool:
@@ -405,9 +405,9 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
     for threshold in (t for t in published.thresholds if t.metric in valid):
         runs = valid[valid["study"].isin(threshold.studies)]
         runs = runs[runs[threshold.metric].notna()]
-        runs = runs[~untestable.cannot_move(runs, [threshold.metric])]
+        runs = runs[~untestable.is_constant(runs, [threshold.metric])]
         for group, seeds in runs.groupby(GROUP, sort=False):
-            if untestable.never_moved(seeds, threshold.metric):
+            if untestable.is_untrained_gate(seeds, threshold.metric):
                 continue
             values = mean_with_ci(seeds[threshold.metric], tasks.bounds_of(threshold.metric))
             grades = [_grade(threshold, value) for value in seeds[threshold.metric]]
@@ -444,10 +444,10 @@ def _sizes(study: Study, variant: str, depths: Sequence[int]) -> dict[str, list[
     """
     study = study.of(variant)
     flat = {**study.model_dump(), **study.model.model_dump(), **study.optimizer.model_dump()}
-    found = {name: _at_depths(value, depths) for name, value in flat.items()}
+    sizes = {name: _at_depths(value, depths) for name, value in flat.items()}
     if "length" in flat:
-        found["tokens_per_step"] = [study.tokens_per_step_at(depth) for depth in depths]
-    return {**found, "depth": list(depths)}
+        sizes["tokens_per_step"] = [study.tokens_per_step_at(depth) for depth in depths]
+    return {**sizes, "depth": list(depths)}
 
 
 def _scale(published: dict[str, Any], study: Study, variant: str, depths: Sequence[int]) -> str:

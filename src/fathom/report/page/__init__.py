@@ -67,7 +67,7 @@ def write_page(
         lines |= {("claims.csv", test["line"]) for r in shown.rows if (test := shown.deciding(r))}
         environment.globals |= {
             "verdicts": shown,
-            "reference": present_reference(config, published),
+            "reference": present_reference(config),
             "sources": published.sources,
             "min_seeds": MIN_SEEDS,
         }
