@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema clean test-peers \
+  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema golden clean test-peers \
   new-releases
 
 help: ## list the targets
@@ -179,6 +179,9 @@ dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to trai
 schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs
 	$(BIN)/fathom schema
 	$(BIN)/fathom explain
+
+golden: $(STAMP) ## renew tests/spec_hashes.csv after a change of specs that is intended
+	$(BIN)/python tests/spec_hashes.py
 
 # Not what was carried here: imported runs, and the reference in results/reference.
 RESULTS := results results/smoke results/paper
