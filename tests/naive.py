@@ -743,7 +743,7 @@ def unrolled_cell(spec, params, tokens):
 
 
 NETWORKS = {
-    **dict.fromkeys(("tokens", "text", "state", "recall"), transformer),
+    **dict.fromkeys(("tokens", "text", "state"), transformer),
     "fashion": convnet, "flow": velocity_mlp, "graph": graph_network, "unrolled": unrolled_cell,
 }  # fmt: skip
 """Network of each task: a function of spec, parameters and inputs, which returns the output. The

@@ -50,7 +50,6 @@ MODELS = {
     "tokens": {"vocab": 32, **TRANSFORMER},
     "text": {**TRANSFORMER, "corpus": None, "validation_windows": 5},
     "state": {"group": "S3", **TRANSFORMER},
-    "recall": {"vocab": 16, **TRANSFORMER, "length": 9},
     "fashion": {"width": 8, "dropout": 0.1, "normalise": False, "augment": False},
     "flow": {"density": "two_moons", "width": 8, "hidden": 12},
     "graph": {
