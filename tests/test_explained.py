@@ -555,8 +555,6 @@ def of_sizes():
     )
     yield f"with {-deep:.1f} % less loss with 24 layers after 4000 steps"
     yield f"{-wide:.1f} % less at C 128 and {longest:.1f} % more after 12000"
-    fits = {row["verdict"] for row in kept_rows("scale", design="mhc_cycle")}
-    assert fits == {"undecided"}  # "No power of channels, layers or tokens"
     assert len(rows) == 11
     assert all(float(row["high"]) < float(row["cost"]) for row in rows)  # "at none of the eleven"
     counted = kept_rows("sizes", design="mhc_identity_cycle")

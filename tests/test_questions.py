@@ -328,8 +328,7 @@ def sizes_of(*verdicts, slope=0.1):
     words = {"all": "yes, at {sizes}", "some": "at {sizes}", "none": "none"}
     asked = Sizes(kind="sizes", question="Does it hold?", design="mhc", answers=words)
     results = results_of(config_of(), frame(seeds("score", (1.0,) * 3, variant="mhc")))
-    fits = pd.DataFrame(columns=["design", "backend"])
-    scale = present_scale(pd.DataFrame(rows), fits) if rows else None
+    scale = present_scale(pd.DataFrame(rows)) if rows else None
     return answer_all([asked], dataclasses.replace(results, scale=scale))
 
 

@@ -23,7 +23,6 @@ from fathom.analysis.attribution import APART, diverged_cells
 from fathom.analysis.claims import Published
 from fathom.analysis.ladder import DELTA
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.scale import FACTORS
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import counted, read_table, read_with_times, save_tables
@@ -58,9 +57,7 @@ from fathom.report.scale import (
     LONG,
     gain,
     notes_on_sizes,
-    power,
     present_scale,
-    told,
 )
 from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
@@ -80,7 +77,7 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "sizes", "scale", "stability", "published", "thresholds",
+    "effects", "effective_depth", "worth", "sizes", "stability", "published", "thresholds",
     "claims",
     "verdicts",
 )  # fmt: skip
@@ -147,7 +144,7 @@ def build_context(
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
     rates = records(tables["stability"])
     by_name = {study.name: study for study in measured}
-    scale = present_scale(tables["sizes"], tables["scale"])
+    scale = present_scale(tables["sizes"])
     results = Results(by_name, verdicts, shares, config.labels, rates, scale)
     answers = answer_all(questions_of(published, results), results)
     drawn = {
@@ -166,10 +163,8 @@ def build_context(
         "headline": say_first(worth, published.headline, answers),
         "worth": worth,
         "scale": scale,
-        "factors": FACTORS,
         "long_steps": LONG,
         "least_gain": LEAST_GAIN,
-        "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
         "stability": rates,
         "reference": present_reference(config, published),
@@ -239,7 +234,7 @@ def environment_of(
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
-        "depth_multiplier": depth_multiplier, "gain": gain, "power": power,
+        "depth_multiplier": depth_multiplier, "gain": gain,
         "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
