@@ -20,7 +20,7 @@ OF_EACH_KIND = (
 """Schemes of each kind of connection and of coefficients."""
 
 
-READ_APART = {"inkling2", "muddformer", "muddformer_normed"}
+READ_APART = {"inkling2", "muddformer"}
 OF_SUBLAYERS = {
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
 }

@@ -51,7 +51,6 @@ MISTAKES = [
     ("tokens", {"connection": "muddformer"}, "model.wrap: sublayer"),
     ("tokens", {"connection": "inkling2"}, "model.wrap: sublayer"),
     ("fashion", {"connection": "muddformer"}, "use apart: false"),
-    ("fashion", {"connection": "muddformer_normed"}, "use apart: false"),
     ("fashion", {"connection": "inkling2"}, "use apart: null"),
     ("tokens", {"connection": "mhar", "heads": 3}, "use heads: 1"),
     (
