@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema clean test-peers \
+  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema golden clean test-peers \
   new-releases
 
 help: ## list the targets
@@ -148,7 +148,7 @@ reference: $(STAMP) ## render results/reference from its bundles alone
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
 	rm -rf $(addprefix results/reference/,figures studies tables)
 	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
-	$(BIN)/fathom record results/reference
+	$(BIN)/python benchmarks/record.py results/reference
 
 # Of the runs that `make reference` has imported.
 page: $(STAMP) ## results/reference/index.html, the page of the reference
@@ -178,7 +178,10 @@ dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to trai
 
 schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs
 	$(BIN)/fathom schema
-	$(BIN)/fathom explain
+	$(BIN)/python benchmarks/explained.py
+
+golden: $(STAMP) ## renew tests/spec_hashes.csv after a change of specs that is intended
+	$(BIN)/python tests/spec_hashes.py
 
 # Not what was carried here: imported runs, and the reference in results/reference.
 RESULTS := results results/smoke results/paper

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from safetensors.numpy import load_file
 from steps import with_earlier, write_rows
 
 from fathom import datasets, tasks
@@ -25,8 +26,8 @@ from fathom.library import PREFIX
 from fathom.metrics.scores import measure_score
 from fathom.report.readme import CONFIG
 from fathom.report.schemes import RESET_COLUMNS
-from fathom.runs.folder import WEIGHTS, check_weights, read_manifest
-from fathom.runs.training import connect, load_file, run_cell, trainer_for
+from fathom.runs.folder import WEIGHTS, read_manifest
+from fathom.runs.training import connect, run_cell, trainer_for
 
 
 def main(
@@ -49,7 +50,7 @@ def main(
         with tempfile.TemporaryDirectory(prefix="fathom-") as made:
             folder = Path(made)
             run_cell(spec, folder, compute)
-            problem, trained = check_weights(folder), load_file(folder / WEIGHTS)
+            problem, trained = tasks.Problem(spec), load_file(folder / WEIGHTS)
             manifest = read_manifest(folder)
         backend, measured = connect(spec, compute), []
         for params in (trained, trained | reset):

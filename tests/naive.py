@@ -92,16 +92,6 @@ def orthostochastic(logits, steps=5):
     return X**2
 
 
-def cayley(logits, alpha=0.1, steps=2):
-    """Y ← I + (α/2) W (I + Y) from Y = I + α W, with the antisymmetric W = logits − logitsᵀ."""
-    I = np.eye(len(logits))  # noqa: E741, its name
-    W = logits - logits.T
-    Y = I + alpha * W
-    for _ in range(steps):
-        Y = I + alpha / 2 * W @ (I + Y)
-    return Y
-
-
 def mixing(name, logits, S, layers):
     """H_res of a scheme from the logits of one unit and layer, before any gate."""
     match name:
@@ -113,11 +103,11 @@ def mixing(name, logits, S, layers):
             return sinkhorn(np.exp(logits), floor=0, added=1e-6)
         case "mhc_dynamic":
             return sinkhorn(np.exp(np.clip(logits, -10, 10)), floor=0, added=1e-6)
-        case "mhc_paper" | "mhc_averaged" | "mhc_cycle" | "mhc_scaled":
+        case "mhc_paper" | "mhc_averaged" | "mhc_cycle":
             return sinkhorn(np.exp(logits), last="rows")
-        case "mhc_kernels" | "deepseek_v4" | "deepseek_v41" | "glm5_next":
+        case "deepseek_v4" | "deepseek_v41" | "glm5_next":
             return kernel_sinkhorn(logits).T
-        case "mhc_identity" | "mhc_identity_cycle" | "hy_v4" | "wide_residual":
+        case "mhc_identity" | "mhc_identity_cycle" | "hy_v4":
             return np.eye(S)
         case "mhc_uniform":
             return np.ones((S, S)) / S
@@ -129,8 +119,6 @@ def mixing(name, logits, S, layers):
             return circulant(logits, min(1, 4 / (2 * layers)))
         case "orthostochastic_mhc":
             return orthostochastic(logits)
-        case "cayley_mhc":
-            return cayley(logits)
         case "mhc_gated_static" | "mhc_gated_dynamic":
             return log_sinkhorn(logits, tau=0.05)
         case "hc_static" | "hc_dynamic" | "hc_paper" | "hc_paper_static":
@@ -143,12 +131,12 @@ PARTS = ("pre", "post", "res")
 DEMOS = ("hc_demo", "mhc_demo")
 IMAGE_STUDY = ("hc_static", "mhc_static", "hc_dynamic", "mhc_dynamic")
 STATIC = (
-    *DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static", "wide_residual",
+    *DEMOS, "hc_static", "mhc_static", "hc_paper_static", "mhc_gated_static",
 )  # fmt: skip
 RAW = ("hc_dynamic", "hc_paper", "hc_paper_static")
-PLUS_EPSILON = ("mhc_kernels", "deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4")
+PLUS_EPSILON = ("deepseek_v4", "deepseek_v41", "glm5_next", "hy_v4")
 NORM_EPS = {"deepseek_v41": 1e-20, "glm5_next": 1e-5, "hy_v4": 1e-5}
-SOFTMAX = ("hc_static", "mhc_static", "cayley_mhc", "mhc_gated_static", "mhc_gated_dynamic")
+SOFTMAX = ("hc_static", "mhc_static", "mhc_gated_static", "mhc_gated_dynamic")
 
 
 def summary(name, unit):
@@ -207,8 +195,6 @@ def opened(name, p, x, S):
         return np.array([x if s == 0 else 0 * x for s in range(S)])
     if name.startswith("mhc_gated"):
         return np.array([x + p["stream_embedding"][s] for s in range(S)])
-    if name == "mhc_scaled":
-        return np.array([x * p["stream_scales"][s] for s in range(S)])
     return np.array([x] * S)
 
 
@@ -216,8 +202,6 @@ def readout(name, p, S):
     """The weights [S] with which the last streams are summed."""
     if name in (*DEMOS, "circulant_mhc", "glm5_next"):
         return np.ones(S) / S
-    if name == "wide_residual":
-        return sigmoid(p["readout"])
     if name in IMAGE_STUDY:
         return softmax(p["readout"]) if name.endswith("static") else sigmoid(p["readout"])
     return np.ones(S)
@@ -373,7 +357,7 @@ def through_sums(name, p, x, layers, per_block):
 # --- attention over depth -------------------------------------------------------------------------
 
 DEPTH_ATTENTION = ("attn_res", "attn_res_block", "inkling2", "mhar", "delta_attn_res")
-DENSE = ("denseformer", "muddformer", "muddformer_normed")
+DENSE = ("denseformer", "muddformer")
 
 
 def depth_read(name, query, gain, sources):
@@ -424,27 +408,19 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual, block_s
 
 def through_dense(name, p, x, layers, per_block, has_residual):
     """Weighted sums of the outputs of all blocks so far; in `muddformer` four sums."""
-    reads, is_normed = None, name == "muddformer_normed"
-
-    def source(i, x):
-        return rms_norm(x) * p["source_gain"][i] if is_normed else x
-
-    outputs = [source(0, x)]
+    reads, outputs = None, [x]
     blocks = len(layers) // per_block
     for i in range(1, blocks + 1):
         for k, layer in enumerate(layers[(i - 1) * per_block : i * per_block]):
             y = layer(x if k or reads is None else reads)
             x = y if has_residual else x + y
-        outputs.append(source(i, x))
+        outputs.append(x)
         shape = (*x.shape[:2], 4 if name != "denseformer" and i < blocks else 1, i + 1)
         weights = np.broadcast_to(p[f"weights_{i}"], shape)
         if name != "denseformer":
             hidden = gelu(rms_norm(x) @ p[f"hidden_{i}"].T)
             weights = weights + (hidden @ p[f"dynamic_{i}"].T).reshape(shape)
         sums = np.einsum("unwj,junc->wunc", weights, np.array(outputs))
-        if is_normed:
-            sums[-1] = rms_norm(sums[-1]) * p["sum_gain"][i - 1]
-            sums += x
         *apart, x = sums
         reads = tuple(apart) if apart else None
     return x
@@ -743,7 +719,7 @@ def unrolled_cell(spec, params, tokens):
 
 
 NETWORKS = {
-    **dict.fromkeys(("tokens", "text", "state", "recall"), transformer),
+    **dict.fromkeys(("tokens", "text", "state"), transformer),
     "fashion": convnet, "flow": velocity_mlp, "graph": graph_network, "unrolled": unrolled_cell,
 }  # fmt: skip
 """Network of each task: a function of spec, parameters and inputs, which returns the output. The

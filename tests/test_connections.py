@@ -167,7 +167,7 @@ def test_unstack_keeps_order_and_gradients_of_many_parts(connect_cpu):
 
 
 TOGETHER = {name: {"connection": name, "apart": off} for name, off in
-            (("inkling2", None), ("muddformer", False), ("muddformer_normed", False))}  # fmt: skip
+            (("inkling2", None), ("muddformer", False))}  # fmt: skip
 """Settings of schemes with separate q, k and v, for functions with one input."""
 
 

@@ -71,11 +71,6 @@ TEXTBOOK = {
     "circulant": ({}, lambda x, S: naive.circulant(x, gamma=1 / 3)),
     "circulant, own γ": ({"gamma": 1.0}, lambda x, S: naive.circulant(x, gamma=1)),
     "orthostochastic": ({}, lambda x, S: naive.orthostochastic(x)),
-    "cayley": ({}, lambda x, S: naive.cayley(x)),
-    "cayley, longer": (
-        {"alpha": 0.5, "iterations": 4},
-        lambda x, S: naive.cayley(x, alpha=0.5, steps=4),
-    ),
 }
 """{"family, case": (settings, textbook function of a unit's logits)}"""
 

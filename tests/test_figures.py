@@ -478,13 +478,13 @@ def test_variants_that_differ_only_in_rate_are_one_line():
 def test_a_depth_with_an_accuracy_of_at_least_099_has_no_panel(lowest, drawn):
     """At 2 layers the lowest mean over seeds is `lowest`, because both seeds are the same."""
     shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
-    row = {"metric": "recall_accuracy_by_pairs", "variant": "mhc"}
+    row = {"metric": "state_accuracy_by_position", "variant": "mhc"}
     table = pd.DataFrame(
         [row | {"depth": depth, "seed": seed, "at": float(at), "value": value}
          for depth, values in shares.items() for seed in (0, 1)
          for at, value in enumerate(values, 1)]
     )  # fmt: skip
-    name = "recall_accuracy_by_pairs"
+    name = "state_accuracy_by_position"
     page = draw_figures([find(name)], "a", profiles=table)[name]
     assert [ax.get_title() for ax in page.axes] == drawn
     assert ("0.99 or more: 2 layers" in page.texts[0].get_text()) == (len(drawn) == 1)

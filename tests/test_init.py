@@ -199,14 +199,12 @@ STARTS = {
     "mhc_averaged": MHC_AVERAGED,
     "mhc_cycle": dynamic(0.02, 2 * CYCLE - 1, 2 * CYCLE - 1, 8 * DIAGONAL - 8),
     "mhc_identity_cycle": dynamic(0.02, 2 * CYCLE - 1, 2 * CYCLE - 1, None),
-    "mhc_kernels": MHC_AVERAGED,
     "mhc_identity": dynamic(0.02, 0, 0, None),
     "mhc_uniform": dynamic(0.02, 0, 0, None),
     "mhc_lite": dynamic(0, 2 * CYCLE - 1, 2 * CYCLE - 1, 8.0 * np.eye(24)[0] - 8),
     "krom_hc": dynamic(0, 2 * CYCLE - 1, 2 * CYCLE - 1, np.array([[0, -8], [0, -8]])),
     "circulant_mhc": dynamic(0.02 / math.sqrt(4 * W), math.log(1 / 3), 0, 0),  # σ of it is 1/4
     "orthostochastic_mhc": dynamic(0.02, 0, 0, 16 * DIAGONAL - 8),
-    "cayley_mhc": dynamic(0, 0, 0, 0),
     "mhc_gated_static": {
         **GATED, "H_pre": (8 * CYCLE - 8, 0), "H_post": (0, 0), "H_res": (8 * DIAGONAL - 8, 0),
     },
@@ -214,7 +212,6 @@ STARTS = {
         **GATED,
         **{k: v for k, v in dynamic(0.01, FIRST, 0, 3 * DIAGONAL - 3).items() if k != "alpha"},
     },
-    "mhc_scaled": {**MHC_AVERAGED, "stream_scales": (0.6, math.sqrt(6 / (4 + W) / 3))},
     "deepseek_v4": {
         **DEEPSEEK, "readout": (0, 0), "readout_phi": (0, 0.02), "readout_alpha": (1, 0),
     },
@@ -242,15 +239,8 @@ STARTS = {
     "neomme": {"initial": (np.array([1, 0]), 0)},
     "minimax": {"norm_gain": (1, 0)},
     "dory": {"rate": (0.0177, 0)},
-    "wide_residual": {
-        "H_pre": (math.log(1 / 3), 0), "readout": (math.log(1 / 3), 0),
-        "H_post": (np.array([-0.01, -0.01 / 3, 0.01 / 3, 0.01]), 0),
-    },
     "laurel": {"weights": (0, 0), **LAUREL},
-    "laurel_rw": {"weights": (0, 0)},
-    "laurel_lr": LAUREL,
     "frac": dynamic(0, np.eye(2), 1, np.eye(2)),
-    "frac_static": {"H_pre": (np.eye(2), 0), "H_res": (np.eye(2), 0), "H_post": (1, 0)},
     "attn_res": DEPTH_STARTS,
     "attn_res_block": DEPTH_STARTS,
     "inkling2": {"query": (0, 0)},
@@ -258,7 +248,6 @@ STARTS = {
     "delta_attn_res": DEPTH_STARTS,
     "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
     "muddformer": dense(lambda i: np.eye(i + 1)[i]),
-    "muddformer_normed": {"source_gain": (1, 0), "sum_gain": (1e-3, 0), **dense(lambda i: 0)},
 }  # fmt: skip
 """(mean, standard deviation) of each parameter at the start, by scheme."""
 

@@ -51,7 +51,7 @@ def test_a_missing_or_invalid_list_of_hashes_is_a_difference(kept, text):
         (kept / SUMS).write_bytes(text if isinstance(text, bytes) else text.encode())
     ((file, why),) = differences(kept)
     assert file == kept / SUMS
-    assert why.endswith(f"run: fathom record {kept}")
+    assert why.endswith(f"run: python benchmarks/record.py {kept}")
 
 
 def test_a_folder_without_a_result_is_not_recorded(tmp_path):

@@ -506,7 +506,7 @@ def test_a_16_bit_network_has_streams_in_float32(framework, scheme, dtype):
 def test_torch_moves_a_module_to_the_meta_device_and_back(torch):
     from fathom.torch import ResidualConnection
 
-    module = ResidualConnection("mhc_scaled", LAYERS, WIDTH, seed=3)
+    module = ResidualConnection("mhc_paper", LAYERS, WIDTH, seed=3)
     empty = copy.deepcopy(module).to("meta")
     linear = torch.nn.Linear(WIDTH, WIDTH, device="meta")
     assert empty(torch.ones(SHAPE, device="meta"), [linear] * LAYERS).shape == SHAPE
@@ -1187,7 +1187,7 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
 @pytest.mark.parametrize(
     "scheme",
     [
-        *("hc_static", "hc_causal", "hc_paper", "altup", "frac", "dory", "laurel_lr"),
+        *("hc_static", "hc_causal", "hc_paper", "altup", "frac", "dory", "laurel"),
         *("attn_res_block", "muddformer", "inkling2"),
         pytest.param({"connection": "mhc_paper", **FEW}, id="mhc_paper"),
         pytest.param({"connection": "deepseek_v41", **FEW}, id="deepseek_v41"),

@@ -131,7 +131,7 @@ PHI = {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
     ("task", "variant", "expected"),
     [
         ("tokens", "mhc_demo", MATRICES),
-        ("tokens", "mhc_scaled", MATRICES | PHI),
+        ("tokens", "mhc_paper", MATRICES | PHI),
         ("tokens", "mhc_gated_static", MATRICES | {"connection.stream_embedding"}),
         ("tokens", "mhc_identity", MATRICES | PHI - {"connection.phi_res"}),
         ("tokens", "deepseek_v4", MATRICES | PHI | {"connection.readout_phi"}),

@@ -310,16 +310,6 @@ hy_v4 = partial(hyper_connections, "hy_v4", "HYV4", "HYV4Config", ALL[:2], 2)
 hy_v4_vl = partial(hyper_connections, "hy_v4_vl", "HYV4VL", "HYV4VLTextConfig", ALL[:2], 2)
 
 
-def kernels(p, x, functions):
-    """`mhc_kernels`: the connection of DeepSeek V4, with its final streams summed."""
-    p = {**p, "connection.readout": p["connection.b_pre"][0]}
-    p["connection.readout_phi"] = p["connection.phi_pre"][0]
-    p["connection.readout_alpha"] = p["connection.alpha"][0, :1]
-    found = deepseek_v4(p, x, functions)
-    found.output = found.streams[-1].sum(dim=2)
-    return found
-
-
 HEAD = {"hc_fn": "readout_phi", "hc_base": "readout", "hc_scale": "readout_alpha"}
 QWEN4 = {
     "hc_norm.weight": "gain", "input_mix_weight_down.weight": "gate_down",
@@ -701,7 +691,6 @@ PARITY = {
         {"connection": "minimax", "scale": {"a": MINIMAX_ALPHA}}, minimax_as_released,
     ),
     "dory": ("dory", dory),
-    "mhc_kernels": ("mhc_kernels", kernels),
     # PyPI's norm adds nothing to the mean square.
     "hc_paper with eps 1e-24": (
         {"connection": "hc_paper", "coefficients": {"eps": 1e-24}}, pypi_hc,

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
 
 ROOMS = (
     "system", "settings", "models", "metrics", "spec", "datasets", "batch", "tasks", "config",
-    "optimizers", "backends", "library", "torch", "mlx", "train", "parity", "runs", "analysis",
+    "optimizers", "backends", "library", "torch", "mlx", "train", "runs", "analysis",
     "report", "cli", "preload", "__main__",
 )  # fmt: skip
 """Rooms from bottom to top, in the order of the drawing in CONTRIBUTING."""

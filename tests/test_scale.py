@@ -1,6 +1,5 @@
-"""Step multipliers over sizes: fits by hand, the table of sizes, and sentences of reports."""
+"""Step multipliers at several sizes: the table of sizes, and sentences of reports."""
 
-import itertools
 import math
 
 import pandas as pd
@@ -8,85 +7,15 @@ import pytest
 
 from fathom.analysis.claims import load_published
 from fathom.analysis.claims.verdicts import published_sizes_table
-from fathom.analysis.scale import fit, scale_table, sizes_table
+from fathom.analysis.scale import sizes_table
 from fathom.config import ConfigError
 from fathom.report.records import records
-from fathom.report.scale import notes_on_sizes, present_scale, told
+from fathom.report.scale import notes_on_sizes, present_scale
 from fathom.report.worth import compare_cost
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import TOLD, frame, half_width, run, step_times, table_of_worth
 
-NAN, INF = math.nan, math.inf
-GRID = pd.DataFrame(
-    [*itertools.product((32, 64), (6, 12), (1000,))], columns=["channels", "layers", "tokens"]
-)
-"""Two widths at two depths: each least-squares power is the mean of two slopes (`by_hand`)."""
-
-# --- the fit -------------------------------------------------------------------------------------
-
-
-def test_fit_of_points_on_a_plane_recovers_its_coefficients():
-    factors = pd.DataFrame(
-        [(32, 12, 1000), (64, 6, 1000), (64, 12, 4000), (128, 24, 1000), (64, 12, 1000)],
-        columns=GRID.columns,
-    )
-    b, c, d = [0.1, 0.3, 0.2], [-0.2, 0.05, 0.0], [0.01, 0.02, 0.06]
-    logs = pd.DataFrame(
-        {
-            seed: 0.7 + 0.1 * seed + b[seed] * factors["channels"].map(math.log)
-            + c[seed] * factors["layers"].map(math.log) + d[seed] * factors["tokens"].map(math.log)
-            for seed in range(3)
-        }
-    )  # fmt: skip
-    found = fit(factors, logs)
-    for name, values in {"channels": b, "layers": c, "tokens": d}.items():
-        assert found[name].mean == pytest.approx(sum(values) / 3, abs=1e-12)
-        assert found[name].half == pytest.approx(half_width(values), rel=TOLD)
-
-
-def by_hand(values):
-    """Least-squares powers of channels and layers for ln m at the four sizes of GRID."""
-    (small_6, small_12), (large_6, large_12) = values[:2], values[2:]
-    return (
-        (large_6 - small_6 + large_12 - small_12) / 2 / math.log(2),
-        (small_12 - small_6 + large_12 - large_6) / 2 / math.log(2),
-    )
-
-
-LOGS = pd.DataFrame({0: [0.0, 0.1, 0.15, 0.2], 1: [0.02, 0.05, 0.1, 0.3], 2: [0.1, 0.1, 0.1, 0.4]})
-
-
-def test_points_off_the_plane_are_fitted_by_least_squares():
-    found = fit(GRID, LOGS)
-    powers = [by_hand(LOGS[seed].tolist()) for seed in LOGS]
-    for name, values in zip(("channels", "layers"), zip(*powers, strict=True), strict=True):
-        assert found[name].mean == pytest.approx(sum(values) / 3, abs=1e-12)
-        assert found[name].half == pytest.approx(half_width(values), rel=TOLD)
-    assert found["tokens"] == "not varied"
-
-
-def test_pairing_of_seeds_changes_only_the_interval():
-    other = LOGS.copy()
-    other.loc[0] = LOGS.loc[0].tolist()[::-1]
-    one, another = fit(GRID, LOGS)["channels"], fit(GRID, other)["channels"]
-    assert one.mean == pytest.approx(another.mean, abs=1e-12)
-    assert abs(one.half - another.half) > 0.1 * one.half
-
-
-@pytest.mark.parametrize("end", [INF, -INF])
-def test_seed_outside_its_ladder_prevents_the_fit(end):
-    logs = LOGS.copy()
-    logs.loc[2, 1] = end
-    assert fit(GRID, logs) == {"channels": "outside", "layers": "outside", "tokens": "not varied"}
-
-
-def test_factors_that_vary_together_are_confounded_and_others_are_fitted():
-    factors = GRID.assign(tokens=GRID["channels"] ** 2)
-    found = fit(factors, LOGS)
-    assert (found["channels"], found["tokens"]) == ("confounded", "confounded")
-    assert found["layers"].mean == pytest.approx(fit(GRID, LOGS)["layers"].mean, abs=1e-12)
-
-
+NAN = math.nan
 # --- the table of sizes --------------------------------------------------------------------------
 
 
@@ -156,15 +85,14 @@ def cells():
     )  # fmt: skip
 
 
-def tables():
+def table():
     settings, rows = config(), cells()
     worth = table_of_worth(settings, rows)
-    sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
-    return sizes, scale_table(sizes, logs)
+    return sizes_table(settings, rows, worth.fillna({"answer": ""}))
 
 
-def test_design_has_a_row_per_size_and_a_fit_over_sizes_with_a_ladder():
-    sizes, scale = tables()
+def test_design_has_a_row_per_size():
+    sizes = table()
     told = ["design", "study", "depth", "variant", "against", "channels", "lr", "seeds", "platform"]
     cpu = f"torch-{CPU_PLATFORM}"
     assert sizes[told].to_numpy().tolist() == [
@@ -179,19 +107,10 @@ def test_design_has_a_row_per_size_and_a_fit_over_sizes_with_a_ladder():
     assert sizes["tried"].tolist() == ["0.001 0.002 0.003", "0.002 0.004", "0.002"]
     assert sizes["best_tried"][0] == 0.003  # `baseline_1`
     assert sizes["best_tried"][1:].isna().all()
-    # Widths 16 and 32 differ by a factor of two, so b is the difference of doublings.
-    rows = {row["factor"]: row for row in scale.to_dict("records")}
-    assert {name: row["verdict"] for name, row in rows.items()} == {
-        "channels": "undecided", "layers": "not varied", "tokens": "not varied",
-    }  # fmt: skip
-    row = rows["channels"]
-    assert (row["sizes"], row["seeds"]) == (2, 3)
-    assert row["coefficient"] == pytest.approx(0.2, rel=1e-12)
-    assert row["high"] - 0.2 == pytest.approx(half_width([0.1, 0.2, 0.3]), rel=TOLD)
 
 
-def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, timed="", **changes):
-    """Tables of a study with `width` channels, and one with 64 channels and 4 times the steps.
+def table_with_a_long_training(doublings, ladder_of=("baseline",), width=64, timed="", **changes):
+    """Table of a study with `width` channels, and one with 64 channels and 4 times the steps.
 
     `timed` is the file of step times.
     """
@@ -204,22 +123,7 @@ def tables_with_a_long_training(doublings, ladder_of=("baseline",), width=64, ti
         *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
     )  # fmt: skip
     worth = table_of_worth(settings, rows)
-    sizes, logs = sizes_table(settings, rows, worth.fillna({"answer": ""}))
-    return sizes, {row["factor"]: row for row in scale_table(sizes, logs).to_dict("records")}
-
-
-def test_the_power_of_tokens_is_fitted_where_steps_vary():
-    sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5])
-    assert sizes["steps"].tolist() == [100, 400]
-    assert sizes["tokens"].tolist() == [100 * 8 * 8, 400 * 8 * 8]  # batches of 8 × 8
-    # Over two doublings of the tokens, ln m falls by 0.2, 0.2 and 0 times ln 2.
-    powers = [-0.1, -0.1, 0.0]
-    assert fits["tokens"]["coefficient"] == pytest.approx(sum(powers) / 3, rel=1e-9)
-    half = half_width(powers)
-    assert fits["tokens"]["high"] - sum(powers) / 3 == pytest.approx(half, rel=TOLD)
-    assert fits["tokens"]["verdict"] == "undecided"
-    assert (fits["channels"]["verdict"], fits["layers"]["verdict"]) == ("not varied",) * 2
-    assert tables_with_a_long_training([0.1, 0.2, 0.301])[1]["tokens"]["verdict"] == "shrinks"
+    return sizes_table(settings, rows, worth.fillna({"answer": ""}))
 
 
 def timed(folder, *rows):
@@ -234,7 +138,7 @@ def timed(folder, *rows):
 
 def test_the_same_network_in_another_study_costs_the_same(tmp_path):
     file = timed(tmp_path, (64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
-    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], timed=file)
+    sizes = table_with_a_long_training([0.1, 0.2, 0.5], timed=file)
     told = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
     for column, value in told.items():
         assert sizes[column].tolist() == pytest.approx([value] * 2, rel=TOLD)
@@ -245,7 +149,7 @@ def test_cost_is_read_at_the_width_of_each_size(tmp_path):
     narrow = [(32, "baseline", 1, 100), (32, "mhc", 1.9, 140)]
     wide = [(64, "baseline", 1, 400), (64, "mhc", 1.5, 480)]
     file = timed(tmp_path, *narrow, *wide)
-    sizes, _ = tables_with_a_long_training([0.1, 0.2, 0.5], width=32, timed=file)
+    sizes = table_with_a_long_training([0.1, 0.2, 0.5], width=32, timed=file)
     ends = {"cost": [1.9, 1.5], "cost_low": [1.85, 1.45], "cost_high": [1.95, 1.55]}
     for column, values in ends.items():
         assert sizes[column].tolist() == pytest.approx(values, rel=TOLD)
@@ -255,16 +159,13 @@ def test_cost_is_read_at_the_width_of_each_size(tmp_path):
 
 def test_tokens_include_all_accumulated_batches_of_a_step():
     batches = {"batch_size": {4: 2}, "accumulate": 3, "depths": [4]}
-    sizes, fits = tables_with_a_long_training([0.1, 0.2, 0.5], **batches)
+    sizes = table_with_a_long_training([0.1, 0.2, 0.5], **batches)
     assert sizes["tokens"].tolist() == [400 * 2 * 3 * 8, 100 * 8 * 8][::-1]
-    # ln m falls by (0.2, 0.2, 0) ln 2 over 3 times the tokens.
-    power = -0.4 / 3 * math.log(2) / math.log(3)
-    assert fits["tokens"]["coefficient"] == pytest.approx(power, rel=1e-9)
 
 
 def test_size_without_a_ladder_has_only_a_gain():
     for_one = {"ladder": {}, "plain_at_size": ["baseline"]}
-    one, _ = tables_with_a_long_training([0.1, 0.2, 0.3], ladder_of=(), **for_one)
+    one = table_with_a_long_training([0.1, 0.2, 0.3], ladder_of=(), **for_one)
     assert one.empty  # only one size has a step multiplier
     settings = config().model_dump(mode="json")["studies"]
     sizes = {"one": settings["one"], "two": settings["two"], "long": study(32, **for_one)}
@@ -274,7 +175,7 @@ def test_size_without_a_ladder_has_only_a_gain():
         *ours("long", "mhc", [0.1, 0.2, 0.3]),
     )  # fmt: skip
     worth = table_of_worth(changed, rows)
-    found, _ = sizes_table(changed, rows, worth.fillna({"answer": ""}))
+    found = sizes_table(changed, rows, worth.fillna({"answer": ""}))
     (row,) = found[found["study"] == "long"].to_dict("records")
     assert row["answer"] == ""
     assert row["gain"] == pytest.approx(0.2, rel=TOLD)
@@ -284,24 +185,8 @@ def test_parameters_are_counted_in_the_plain_network():
     # Embeddings of 64 tokens and 8 positions, the head and a last norm, 16 channels each. A layer:
     # two norms; weights and biases of q, k, v, the output projection and both MLP layers.
     block = 2 * 32 + 48 * 17 + 16 * 17 + 32 * 17 + 16 * 33
-    sizes, _ = tables()
+    sizes = table()
     assert sizes["parameters"][0] == (64 + 8 + 64) * 16 + 4 * block + 32
-
-
-def verdict_of(spread, slope):
-    """Verdict on channels for two sizes, with powers `slope` and `slope` ± `spread` by seed."""
-    sizes = GRID.iloc[[0, 2]].reset_index(drop=True)
-    sizes = sizes.assign(design="mhc", backend="torch", answer="at")
-    powers = [slope - spread, slope, slope + spread]
-    logs = [pd.Series([0.0] * 3), pd.Series([power * math.log(2) for power in powers])]
-    return scale_table(sizes, logs)["verdict"][0]
-
-
-def test_power_grows_or_shrinks_if_its_p_is_below_0_05():
-    # Student's t with two degrees of freedom is 4.303; the standard error is spread / √3.
-    for slope, word in ((0.2, "grows"), (-0.2, "shrinks")):
-        assert verdict_of(0.2 * math.sqrt(3) / 4.31, slope) == word
-        assert verdict_of(0.2 * math.sqrt(3) / 4.29, slope) == "undecided"
 
 
 def test_plain_network_with_its_own_width_has_no_tried_rates():
@@ -310,7 +195,7 @@ def test_plain_network_with_its_own_width_has_no_tried_rates():
     one = study(16, plain=["baseline_8"])
     settings = config_with(studies=("one",), one={**one, "variants": [narrow, like_it, "mhc"]})
     rows = frame(*ladder("one", "baseline_8"), *ours("one", "mhc", [0.1, 0.2, 0.3]))
-    sizes, _ = sizes_table(settings, rows, table_of_worth(settings, rows).fillna({"answer": ""}))
+    sizes = sizes_table(settings, rows, table_of_worth(settings, rows).fillna({"answer": ""}))
     assert sizes["tried"].tolist() == [""] * len(sizes)
 
 
@@ -358,29 +243,10 @@ def test_end_of_the_ladder_is_a_bound_if_all_seeds_pass_it(answer, outside, cost
 )
 def test_design_never_pays_if_it_pays_at_no_size(costs, falsifier):
     rows = [{**SIZE, "parameters": i, "depth": i, "cost": cost} for i, cost in enumerate(costs)]
-    fits = pd.DataFrame(columns=["design", "factor", "verdict"])
-    shown = present_scale(pd.DataFrame(rows), fits)
+    shown = present_scale(pd.DataFrame(rows))
     assert shown.falsifier("mhc", "cost") == falsifier
     assert shown.falsifier("mhc", "operations") == "never pays"
     assert [row["parameters"] for row in shown.sizes] == [0, 1, 2]
-
-
-def test_designs_with_equal_verdicts_share_a_sentence():
-    rows = [{**SIZE, "design": design} for design in ("mhc", "altup", "hc")]
-    fits = pd.DataFrame(
-        [("altup", "channels", "outside"), ("altup", "layers", "outside"),
-         ("hc", "channels", "outside"), ("hc", "layers", "outside"),
-         ("mhc", "channels", "shrinks"), ("mhc", "layers", "grows"),
-         ("mhc", "tokens", "not varied")],
-        columns=["design", "factor", "verdict"],
-    ).assign(backend="torch")  # fmt: skip
-    said = told(present_scale(pd.DataFrame(rows), fits), {"altup": "AltUp"})
-    assert said == (
-        "With more layers the step multiplier grows for mhc. With more channels the step "
-        "multiplier shrinks for mhc. With more channels and layers the step multiplier has no fit "
-        "for AltUp and hc: a seed is outside the ladder."
-    )
-    assert present_scale(pd.DataFrame(columns=[*SIZE]), fits) is None
 
 
 @pytest.mark.parametrize(
@@ -396,33 +262,30 @@ def test_designs_with_equal_verdicts_share_a_sentence():
 def test_gain_lasts_if_above_0_01_after_12000_steps(low, high, verdict):
     ends = {"gain_low": low, "gain_high": high}
     rows = [{**SIZE, **ends, "study": str(steps), "steps": steps} for steps in (11_999, 12_000)]
-    shown = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "factor", "verdict"]))
+    shown = present_scale(pd.DataFrame(rows))
     assert [(row["steps"], row["lasts"]) for row in shown.long] == [(12_000, verdict)]
 
 
 def test_backend_with_most_rows_is_shown():
     rows = [SIZE, {**SIZE, "depth": 8}, {**SIZE, "backend": "mlx"}]
-    fits = pd.DataFrame({"design": "mhc", "backend": ["mlx", "torch"], "factor": "layers"})
-    shown = present_scale(pd.DataFrame(rows), fits)
-    found = [*shown.rows, *shown.fits["mhc"]]
-    assert [row["backend"] for row in found] == ["torch"] * 3
+    shown = present_scale(pd.DataFrame(rows))
+    assert [row["backend"] for row in shown.rows] == ["torch"] * 2
 
 
 def test_sizes_name_their_steps_if_steps_differ():
-    fits = pd.DataFrame(columns=["design", "factor", "verdict"])
     long = {**SIZE, "study": "long", "steps": 4000, "cost": 1.5}
-    shown = present_scale(pd.DataFrame([long, SIZE]), fits)
+    shown = present_scale(pd.DataFrame([long, SIZE]))
     assert shown.steps == [1000, 4000]
     assert shown.pays("mhc", "cost") == {
         "above": ["32 × 4 after 1000 steps"],
         "below": ["32 × 4 after 4000 steps"],
     }
-    assert present_scale(pd.DataFrame([SIZE]), fits).pays("mhc", "cost") == {"above": ["32 × 4"]}
+    assert present_scale(pd.DataFrame([SIZE])).pays("mhc", "cost") == {"above": ["32 × 4"]}
 
 
 def test_rows_have_their_line_numbers():
     sizes = pd.DataFrame([{**SIZE, "parameters": 9}, {**SIZE, "depth": 8, "parameters": 3}])
-    shown = present_scale(sizes, pd.DataFrame(columns=["design", "factor", "verdict"]))
+    shown = present_scale(sizes)
     assert [(row["parameters"], row["line"]) for row in shown.rows] == [(3, 3), (9, 2)]
     assert [row["line"] for row in records(sizes)] == [2, 3]
 

@@ -22,6 +22,12 @@ NETWORKS = {
     "sublayer": {"task": "tokens", "wrap": "sublayer"},
     "images": {"task": "fashion"},
 }
+UNNAMED = {
+    "laurel_rw": {"connection": "laurel", "scale": {"rank": 0.0}},
+    "laurel_lr": {"connection": "laurel", "scale": {"weights": False}},
+    "frac_static": {"connection": "frac", "coefficients": "static"},
+}
+"""Settings that no scheme has, by the textbook's name."""
 ON_NETWORKS = [
     (network, scheme)
     for network in NETWORKS
@@ -35,8 +41,9 @@ def small(network, scheme, **changes):
     settings = NETWORKS[network]
     sizes = {"length": 5, "width": 8} if settings["task"] == "tokens" else {}
     changes = {"depth": 2 if network == "sublayer" else 3, **changes}
+    connection = UNNAMED.get(scheme, {"connection": scheme})
     return make_spec(
-        variant=scheme, connection={"connection": scheme}, batch_size=2, beta1=0.0,
+        variant=scheme, connection=connection, batch_size=2, beta1=0.0,
         **settings, **sizes, **changes,
     )  # fmt: skip
 
@@ -56,7 +63,8 @@ DEEP = [(scheme, 7) for scheme in (*naive.DEPTH_ATTENTION, *naive.DENSE)]
         ("images", "hc_paper", {"streams": 3}),
         ("sublayer", "mhc_demo", {"streams": 7}),
         ("sublayer", "mhc_lite", {"streams": 5}),
-        ("sublayer", "mhc_kernels", {"streams": 6}),
+        ("sublayer", "glm5_next", {"streams": 6}),
+        *(("sublayer", label, {}) for label in UNNAMED),
         ("images", "krom_hc", {"streams": 8}),
         ("images", "qwen4_exp", {"streams": 2}),
         ("sublayer", "altup", {"streams": 3}),
@@ -85,6 +93,7 @@ ON_BACKENDS = [
     ),
     *(("block", scheme, 4) for scheme in ("plain", "hc_demo", "mhc_demo", "mhc_causal")),
     ("block", "mhc_paper", 3),
+    *(("sublayer", label, 4) for label in UNNAMED),
     ("block", "attn_res_block", 4),
     ("block", "altup", 3),
     ("images", "hc_dynamic", 1),

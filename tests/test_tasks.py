@@ -51,7 +51,6 @@ MISTAKES = [
     ("tokens", {"connection": "muddformer"}, "model.wrap: sublayer"),
     ("tokens", {"connection": "inkling2"}, "model.wrap: sublayer"),
     ("fashion", {"connection": "muddformer"}, "use apart: false"),
-    ("fashion", {"connection": "muddformer_normed"}, "use apart: false"),
     ("fashion", {"connection": "inkling2"}, "use apart: null"),
     ("tokens", {"connection": "mhar", "heads": 3}, "use heads: 1"),
     (
@@ -77,11 +76,6 @@ REFUSED = [
     ("graph", {"degree": 9, "nodes": 10}, "degree 9 needs probabilities above 1"),
     ("graph", {"features": 1}, "features 1 must be at least communities, 2"),
     ("graph", {"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
-    ("unrolled", {"kind": "listops", "symbols": 8}, "symbols: listops has its 10 digits; leave"),
-    ("unrolled", {"kind": "recall", "pairs": 11}, "pairs is 11, but keys are distinct and there"),
-    ("unrolled", {"kind": "recall", "depth": 8}, "variants.mhc: depth 8 is the number of time"),
-    ("recall", {"vocab": 15}, "make it even, and 8 or more"),
-    ("recall", {"vocab": 12, "length": 3}, "only 30 sequences with pairs: 1, and 512 are held out"),
     ("state", {"group": "S5"}, "group: input should be 'S3', 'A4'"),
     ("state", {"length": 4}, "there are 1296 words of length 4"),
     ("flow", {"density": "two_moon"}, "did you mean 'two_moons'"),
@@ -110,8 +104,8 @@ def test_sequences_count_up_modulo_v_and_targets_continue():
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
-        *((name, {}) for name in ("tokens", "flow", "state", "recall", "graph")),
-        *(("unrolled", {"kind": kind, "depth": 12}) for kind in ("copy", "recall", "listops")),
+        *((name, {}) for name in ("tokens", "flow", "state", "graph")),
+        *(("unrolled", {"gap": gap, "depth": 12}) for gap in ("blank", "symbols")),
     ],
 )
 def test_a_batch_depends_on_seed_and_step_alone(name, sizes):
@@ -142,12 +136,11 @@ NETWORKS = [
     # code of their own)
     ("text", "mhc_gated_dynamic", {"wrap": "sublayer", "length": 6, "width": 8}, True),
     ("state", "mhc_paper", {**SMALL, "length": 5}, True),
-    ("recall", "hc_demo", {**SMALL, "length": 6}, True),
     *(("flow", s, {"batch_size": 3}, True)
       for s in ("plain", "hc_demo", "mhc_paper", "mhc_causal", "qwen4_exp")),
     *(("graph", s, {}, s in ("plain", "mhc_paper"))
       for s in ("plain", "mhc_paper", "hc_paper", "qwen4_exp", "hc_causal")),
-    *(("unrolled", s, {"depth": 5, "kind": "recall", "pairs": 1}, True) for s in RECURRENT),
+    *(("unrolled", s, {"depth": 5, "gap": "symbols"}, True) for s in RECURRENT),
 ]  # fmt: skip
 UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
 """Settings of the scheme without a name."""

@@ -1,4 +1,4 @@
-"""The unrolled task: its three kinds of sequence, its cell, and the gradient of its first state."""
+"""The unrolled task: its sequences, its cell, and the gradient of its first state."""
 
 import math
 from functools import partial
@@ -44,80 +44,12 @@ def test_the_gap_of_a_copy_may_hold_other_symbols():
     assert (tokens[:, 1:] == answers[:, None]).mean() == pytest.approx(0.2, abs=0.07)
 
 
-def test_recall_answer_is_the_value_of_the_queried_key():
-    tokens, answers = drawn(spec_of(kind="recall", symbols=6, pairs=3, depth=10, batch_size=8))
-    asked = set()
-    for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
-        *shown, key = row
-        pairs = {shown[i]: shown[i + 1] for i in (0, 2, 4)}
-        assert len(pairs) == 3
-        assert set(pairs) <= set(range(6))
-        assert set(pairs.values()) <= set(range(6, 12))
-        assert shown[6:] == [12] * 3
-        assert pairs[key] == 6 + answer
-        asked.add(shown.index(key))
-    assert asked == {0, 2, 4}
-
-
-NAMES = [*map(str, range(10)), "MAX", "MIN", "MED", "SM", "]", "blank"]
-
-
-def value_of(names):
-    """Value of an expression, by a stack of open brackets."""
-    stack = [[]]
-    for name in names:
-        if name.isdigit():
-            stack[-1].append(int(name))
-        elif name == "]":
-            operator, *values = stack.pop()
-            values.sort()
-            middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
-            assert 2 <= len(values) <= 5
-            worth = {"MAX": values[-1], "MIN": values[0], "MED": middle, "SM": sum(values) % 10}
-            stack[-1].append(worth[operator])
-        else:
-            stack.append([name])
-    ((value,),) = stack
-    return value
-
-
-def test_a_value_by_hand():
-    assert value_of(["MAX", "2", "9", "MIN", "4", "7", "]", "0", "]"]) == 9
-    assert value_of(["SM", "8", "MED", "1", "4", "]", "9", "]"]) == 9  # 8 + 2 + 9
-
-
-def test_the_answer_to_an_expression_is_its_value():
-    tokens, answers = drawn(spec_of(kind="listops", depth=40, batch_size=16))
-    operators, lengths = set(), []
-    for row, answer in zip(tokens.tolist(), answers.tolist(), strict=True):
-        names = [NAMES[token] for token in row]
-        blanks = names.count("blank")
-        assert "blank" not in names[blanks:]
-        assert value_of(names[blanks:]) == answer
-        operators.add(names[blanks])
-        lengths.append(len(names) - blanks)
-    assert operators == {"MAX", "MIN", "MED", "SM"}
-    assert min(lengths) == 4
-    assert 30 < max(lengths) <= 40
-
-
-def test_a_quarter_of_all_arguments_is_an_expression():
-    rng = np.random.default_rng(3)
-    drawn = [unrolled.draw_expression(rng)[0] for _ in range(400)]
-    flat = np.concatenate(drawn)
-    expressions, digits = (flat == 14).sum(), (flat < 10).sum()
-    nested = expressions - len(drawn)
-    # Standard deviation of the share among some 10 000 arguments: 0.005.
-    assert nested / (nested + digits) == pytest.approx(0.25, abs=0.025)
-    assert (nested + digits) / expressions == pytest.approx(3.5, abs=0.15)
-
-
 def test_held_out_sequences_are_equal_for_all_seeds():
     blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
     assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]
-    spec = spec_of(kind="recall", depth=10, held_out=30)
+    spec = spec_of(gap="symbols", depth=10, held_out=30)
     (batch,) = unrolled.evaluation_batches(spec)
-    (again,) = unrolled.evaluation_batches(spec_of(kind="recall", depth=10, held_out=30, seed=7))
+    (again,) = unrolled.evaluation_batches(spec_of(gap="symbols", depth=10, held_out=30, seed=7))
     assert batch.inputs["tokens"].shape == (30, 10)
     assert (batch.inputs["tokens"] == again.inputs["tokens"]).all()
     sizes = [len(part.targets) for part in unrolled.evaluation_batches(spec_of(gap="symbols"))]
@@ -128,7 +60,7 @@ def test_held_out_sequences_are_equal_for_all_seeds():
 
 
 def test_the_gradient_of_the_first_state_is_measured(check_first_step):
-    spec = spec_of(variant="mhc_paper", kind="recall", pairs=2, depth=6, beta1=0.0)
+    spec = spec_of(variant="mhc_paper", gap="symbols", depth=6, beta1=0.0)
     for name, (measured, gradients) in check_first_step(spec, example_batch(spec)).items():
         (row,) = step_rows(tasks.Problem(spec), {k: v[None] for k, v in measured.items()})
         length = np.linalg.norm(gradients["state.start"])

@@ -4,7 +4,7 @@ from fathom.analysis.tables import BY_STUDY
 
 RUN_TABLES = csvs(
     *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
-    *("worth", "sizes", "scale", "stability", "trajectories", "variance", "variance_summary"),
+    *("worth", "sizes", "stability", "trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Tables of each study alone, for its figures: a run changes no figure of another study.

@@ -7,7 +7,7 @@ from pathlib import Path
 from fathom.analysis.attribution import write_attribution
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
-from fathom.analysis.scale import write_scale
+from fathom.analysis.scale import write_sizes
 from fathom.analysis.stability import write_stability
 from fathom.analysis.worth import write_worth
 from fathom.config import Config
@@ -20,7 +20,7 @@ def write_derived(config: Config, folder: Path) -> None:
         write_effects,
         write_effective_depth,
         write_worth,
-        write_scale,
+        write_sizes,
         write_stability,
     ):
         write(config, folder)

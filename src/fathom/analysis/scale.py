@@ -1,4 +1,4 @@
-"""Step multipliers over sizes of the network: a row for each size, and a fit over all of them.
+"""Step multipliers at several sizes of the network.
 
 Definitions: docs/definitions.md, "Other sizes".
 """
@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fathom.analysis.ladder import log_multipliers
 from fathom.analysis.platforms import Platform
-from fathom.analysis.significance import SIGNIFICANCE_LEVEL, UNDECIDED, holm, p_value
-from fathom.analysis.statistics import Interval, t_interval
+from fathom.analysis.statistics import t_interval
 from fathom.analysis.step_times import read_step_times, width_of
 from fathom.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom.analysis.worth import KEY, ONE_RATE, Pair, counted_ratios, pairs_of, ratios
@@ -25,12 +23,7 @@ from fathom.config import Config, count_parameters
 from fathom.metrics.scores import Score
 
 FACTORS = ("channels", "layers", "tokens")
-"""Factors whose logarithms are the regressors of ln m."""
-
-GROWS, SHRINKS = "grows", "shrinks"
-NOT_VARIED, OUTSIDE, CONFOUNDED = "not varied", "outside", "confounded"
-"""Reasons for a missing coefficient: its factor is the same at all sizes; a multiplier is outside
-its ladder; its factor is collinear with others."""
+"""Columns of a size; rows are sorted by them."""
 
 Network = tuple[str, str, int, float]
 """Backend, the connection's settings, layers and channels."""
@@ -45,23 +38,16 @@ SIZE_COLUMNS = [
     "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
     "parameters", "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
 ]  # fmt: skip
-FIT_COLUMNS = [
-    "design", "backend", "factor", "sizes", "seeds", "coefficient", "low", "high", "p", "p_holm",
-    "verdict",
-]  # fmt: skip
 
 
-def write_scale(config: Config, folder: Path) -> None:
-    """Write sizes.csv and scale.csv beside the tables of cells and of worth."""
+def write_sizes(config: Config, folder: Path) -> None:
+    """Write sizes.csv beside the tables of cells and of worth."""
     cells, worth = (read_table(folder / name) for name in ("cells.csv", "worth.csv"))
-    sizes, logs = sizes_table(config, cells, worth)
-    save_tables({"sizes.csv": sizes, "scale.csv": scale_table(sizes, logs)}, folder)
+    save_tables({"sizes.csv": sizes_table(config, cells, worth)}, folder)
 
 
-def sizes_table(
-    config: Config, cells: pd.DataFrame, worth: pd.DataFrame
-) -> tuple[pd.DataFrame, list[pd.Series]]:
-    """A row per design and size, and ln m of each row by seed.
+def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.DataFrame:
+    """A row per design and size.
 
     A size is a depth of a study with `plain_at_size`. A design is a connection with a step
     multiplier at two sizes or more, named by the shortest of its labels. For a size on several
@@ -86,7 +72,6 @@ def sizes_table(
                 | _rates(config, name, valid[of_size])
                 | _gain(pair, scores[name])
                 | {column: row[column] for column in OF_WORTH}
-                | {"pair": pair}
             )
     _name_designs(found)
     _add_costs(found, config)
@@ -98,60 +83,7 @@ def sizes_table(
         (row for key, row in chosen.items() if read.count(key[:2]) > 1),
         key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
     )
-    signs = (1 if scores[row["study"]].better == "lower" else -1 for row in rows)
-    logs = [
-        log_multipliers(row["pair"].ladder, row["pair"].ours, sign)
-        for row, sign in zip(rows, signs, strict=True)
-    ]
-    return pd.DataFrame(rows, columns=SIZE_COLUMNS), logs
-
-
-def scale_table(sizes: pd.DataFrame, logs: Sequence[pd.Series]) -> pd.DataFrame:
-    """A row per design and factor: its coefficient in the fit of ln m.
-
-    ln m = a + b ln channels + c ln layers + d ln tokens, by least squares for each seed that all
-    sizes with a ladder have. The coefficient is the mean over seeds with Student's interval. `p`
-    tests for zero, `p_holm` is p corrected for all coefficients of the backend. `verdict`: GROWS,
-    SHRINKS, UNDECIDED, or the reason for a missing coefficient.
-    """
-    rows: list[dict[str, Any]] = []
-    for (design, backend), group in sizes[sizes["answer"] != ""].groupby(["design", "backend"]):
-        by_seed = pd.DataFrame([logs[i] for i in group.index]).dropna(axis=1)
-        labels = {"design": design, "backend": backend}
-        labels |= {"sizes": len(group), "seeds": len(by_seed.columns)}
-        for factor, found in fit(group[list(FACTORS)], by_seed).items():
-            row = labels | {"factor": factor, "p": math.nan, "verdict": found}
-            if isinstance(found, Interval):
-                row |= {"coefficient": found.mean, "low": found.low, "high": found.high}
-                row["p"] = p_value(found)
-            rows.append(row)
-    for backend in {row["backend"] for row in rows}:
-        family = [row for row in rows if row["backend"] == backend]
-        for row, p in zip(family, holm([row["p"] for row in family]), strict=True):
-            row["p_holm"] = p
-            if isinstance(row["verdict"], Interval):
-                grows = GROWS if row["coefficient"] > 0 else SHRINKS
-                row["verdict"] = grows if p < SIGNIFICANCE_LEVEL else UNDECIDED
-    return pd.DataFrame(rows, columns=FIT_COLUMNS)
-
-
-def fit(factors: pd.DataFrame, logs: pd.DataFrame) -> Mapping[str, Interval | str]:
-    """The coefficient over seeds, or the reason why it is missing, by factor.
-
-    `factors`: a row for each size; `logs`: ln m in the same order, a column for each seed. With the
-    same sizes for all seeds, the mean coefficient equals that of one fit to all points.
-    """
-    varied = [name for name in factors if factors[name].nunique() > 1]
-    found: dict[str, Interval | str] = dict.fromkeys(factors, NOT_VARIED)
-    values = logs.to_numpy(float)
-    if not np.isfinite(values).all():
-        return found | dict.fromkeys(varied, OUTSIDE)
-    design = np.column_stack([np.ones(len(factors)), np.log(factors[varied].to_numpy(float))])
-    rank, by_seed = np.linalg.matrix_rank(design), np.linalg.pinv(design) @ values
-    for column, name in enumerate(varied, 1):
-        is_told = np.linalg.matrix_rank(np.delete(design, column, axis=1)) < rank
-        found[name] = t_interval(by_seed[column]) if is_told else CONFOUNDED
-    return found
+    return pd.DataFrame(rows, columns=SIZE_COLUMNS)
 
 
 # --- one size -------------------------------------------------------------------------------------

@@ -132,7 +132,6 @@ COLUMNS = {
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
     "sizes.csv": ["design", *CELL, "platform", "channels", "parameters", "gain", "answer"],
-    "scale.csv": ["design", "factor", "coefficient", "verdict"],
     "published_sizes.csv": ["source", "variant", "parameters", "below"],
     "stability.csv": [*CELL, "platform", "against", "largest", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from fathom import __version__
-from fathom.cli import bundles, data, device, judge, results, training
+from fathom.cli import bundles, data, judge, results, training
 from fathom.system.errors import UserError, fail, fail_for_interrupt, fail_for_missing, of_system
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ def _options(version: Version = False) -> None:
     pass
 
 
-for part in (training, judge, bundles, data, results, device):
+for part in (training, judge, bundles, data, results):
     app.add_typer(part.app)
 
 UsageError = typer.BadParameter.__base__

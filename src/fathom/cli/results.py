@@ -24,7 +24,6 @@ from fathom.cli.options import (
     TemplatesFolder,
     check_known,
     example,
-    output_folder,
     read_config,
     workflow_command,
 )
@@ -39,7 +38,6 @@ app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
 WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md", "docs/trust.md"))]
-PICTURES = Path("docs/images/explained")
 
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
@@ -118,24 +116,6 @@ def verify(
         advice = found.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
     print(f"verified: {counts}")
-
-
-@app.command(epilog=example("fathom record results/reference"))
-def record(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of the result, such as results/reference.")
-    ],
-) -> None:
-    """Write the hashes of a reference's files.
-
-    `fathom verify` checks them.
-
-    `make reference` runs it last. It refuses a result that lacks the runs of a refused bundle.
-    """
-    from fathom.report.kept import SUMS
-    from fathom.report.kept import record as write
-
-    print(f"{folder / SUMS}: {write(folder)} files")
 
 
 @app.command(epilog=example("fathom tables"))
@@ -290,17 +270,3 @@ def schemes(
     from fathom.report.schemes import as_text, as_yaml
 
     print(as_yaml(name) if name else as_text())
-
-
-@app.command(epilog=example("fathom explain --out pictures"))
-def explain(
-    config: ConfigFiles = DEFAULT_CONFIG,
-    out: Annotated[Path, output_folder(help="Folder for the pictures.")] = PICTURES,
-) -> None:
-    """Draw the pictures of docs/explained.
-
-    They need only initial parameters, no training.
-    """
-    from fathom.report.draw import draw_explained
-
-    draw_explained(read_config(config), out)

@@ -21,7 +21,6 @@ from fathom.cli.options import (
     Jobs,
     Overrides,
     Patterns,
-    RunWithWeights,
     Threads,
     changed,
     check_known,
@@ -230,51 +229,6 @@ def compare(
     typer.echo(write_comparison(config))
 
 
-@app.command(epilog=example("fathom evaluate results/runs/STUDY/4L/resnet/torch/seed0"))
-def evaluate(run: RunWithWeights, device: Device = None, threads: Threads = None) -> None:
-    """Evaluate a trained network again, from its weights.
-
-    A study keeps weights with `weights: true`.
-    """
-    from fathom.runs.training import evaluate_run
-
-    found = evaluate_run(run, _here(device, threads))
-    if not found:
-        typer.echo(f"{run}: its task measures nothing after training")
-    for name, value in found.items():
-        typer.echo(f"{name}: {value:.6g}")
-
-
-@app.command(epilog=example("fathom sample results/runs/released/2L/baseline/torch/seed0"))
-def sample(
-    run: RunWithWeights,
-    tokens: Annotated[int, typer.Option(min=1, help="Number of characters.")] = 200,
-    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
-    temperature: Annotated[
-        float,
-        typer.Option(
-            min=0.01,
-            help="Temperature of the softmax; below 1, likely characters are more frequent.",
-        ),
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choices.")] = 0,
-    device: Device = None,
-    threads: Threads = None,
-) -> None:
-    """Sample text from a trained network.
-
-    A study keeps weights with `weights: true`.
-    """
-    from fathom.runs.sampling import sample_text
-
-    found = sample_text(run, _here(device, threads), tokens, prompt, temperature, seed)
-    first = next(found)  # errors come before any output
-    typer.echo(prompt + first, nl=False)
-    for character in found:
-        typer.echo(character, nl=False)
-    typer.echo()
-
-
 @app.command(
     hidden=True, epilog=example("fathom job \"$(cat RUN/spec.json)\" --out RUN --compute '{}'")
 )
@@ -286,11 +240,6 @@ def job(
     """Train the cell of a spec. The workflow calls this."""
     cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
     _train(cell, out, from_json(Compute, compute, "--compute"))
-
-
-def _here(device: str | None, threads: int | None) -> Compute:
-    """Compute settings without a config; the environment names the folder of data sets."""
-    return changed(Compute(), data=datasets.data_folder(), device=device, threads=threads)
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:

@@ -272,7 +272,7 @@ class Config(Settings):
                     )
 
     def _unlike_sizes(self, source: str) -> Iterator[str]:
-        """Problems: sizes of networks for different tasks, which cannot be fitted together."""
+        """Problems: sizes of networks for different tasks, which cannot be compared."""
         sizes = {name: study.task for name, study in self.studies.items() if study.plain_at_size}
         first = next(iter(sizes), "")
         for name, task in sizes.items():

@@ -129,7 +129,7 @@ class Study(Settings):
     plain_at_size: Annotated[tuple[Label, ...], Values] = Field(
         (),
         exclude_if=not_,
-        description="makes the study one of the sizes over which step multipliers are fitted: the "
+        description="makes the study one of the sizes at which step multipliers are compared: the "
         "plain variant at this size's learning rate, with a `ladder` if the study has any; of "
         "several, a depth uses the first that was trained there",
     )

@@ -101,16 +101,6 @@ class Orthogonal:
 
 
 @dataclass(frozen=True)
-class Even:
-    """Equally spaced values from −bound to bound along the last axis."""
-
-    bound: float
-
-    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        return np.broadcast_to(np.linspace(-self.bound, self.bound, shape[-1]), shape)
-
-
-@dataclass(frozen=True)
 class CyclicRows:
     """`value` where the column modulo the number of rows equals the row; zero elsewhere."""
 

@@ -16,7 +16,7 @@ from fathom.models.init import Normal, Parameter
 from fathom.models.network import Network, Output, norm_parameters, through_layers
 from fathom.models.ops import Array, Ops
 from fathom.models.recipes import Recipe
-from fathom.settings import ConfigError, Registry
+from fathom.settings import Registry
 
 NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
 """The connections that short names of variants stand for, the same as on the transformer."""
@@ -34,8 +34,6 @@ class Sizes:
     """Number of distinct input tokens."""
     classes: int
     """V, number of distinct answers."""
-    least_steps: int
-    """Minimum length of a sequence of the task."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,7 @@ class Unrolled(Network):
 
     @cached_property
     def connection(self) -> Connection:
-        """Wraps every time step; dynamic coefficients are one set per sequence and step.
-
-        Raises ConfigError for sequences that are too short for the task.
-        """
-        if self.depth < self.sizes.least_steps:
-            raise ConfigError(
-                f"depth {self.depth} is the number of time steps, and this task needs at "
-                f"least {self.sizes.least_steps}"
-            )
+        """Wraps every time step; dynamic coefficients are one set per sequence and step."""
         return self.around_blocks(self.sizes.width)
 
     def parameters(self) -> dict[str, Parameter]:

@@ -59,7 +59,8 @@ def differences(folder: Path) -> Iterator[tuple[Path, str]]:
     except (OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         why = "missing" if missing else "is not a list of hashes"
-        yield listed, f"{why}; to trust the existing files, run: fathom record {folder}"
+        command = f"python benchmarks/record.py {folder}"
+        yield listed, f"{why}; to trust the existing files, run: {command}"
         return
     present = set(_names(folder))
     for name in sorted(recorded.keys() | present):

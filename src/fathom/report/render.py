@@ -24,7 +24,6 @@ from fathom.analysis.claims import Published
 from fathom.analysis.effects import AT_BEST_RATE
 from fathom.analysis.ladder import DELTA
 from fathom.analysis.platforms import labels_of
-from fathom.analysis.scale import FACTORS
 from fathom.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom.analysis.step_times import with_times_of_networks
 from fathom.analysis.tables import counted, read_table, read_with_times
@@ -58,9 +57,7 @@ from fathom.report.scale import (
     LONG,
     gain,
     notes_on_sizes,
-    power,
     present_scale,
-    told,
 )
 from fathom.report.stability import compared_rate, good_rates, largest_rate
 from fathom.report.verdicts import VerdictsPresenter, estimate, needed
@@ -81,7 +78,7 @@ from fathom.system.text import printable
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "sizes", "scale", "stability", "published", "thresholds",
+    "effects", "effective_depth", "worth", "sizes", "stability", "published", "thresholds",
     "claims",
     "verdicts",
 )  # fmt: skip
@@ -147,7 +144,7 @@ def build_context(
     shares = records(tables["variance_summary"]) if len(variance) else []
     measured = [study for study in studies if study.is_measured]
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    scale = present_scale(tables["sizes"], tables["scale"])
+    scale = present_scale(tables["sizes"])
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "published": bool((tables["published"]["platform"] != "").any()),
@@ -162,10 +159,8 @@ def build_context(
         "at_best_rate": AT_BEST_RATE,
         "worth": present_worth(published.worth, tables["worth"], config.labels),
         "scale": scale,
-        "factors": FACTORS,
         "long_steps": LONG,
         "least_gain": LEAST_GAIN,
-        "told_of_sizes": told(scale, config.labels) if scale else "",
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),
         "reference": present_reference(config),
@@ -235,7 +230,7 @@ def environment_of(
         "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
         "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
         "plain_change": plain_change, "after_looking": after_looking,
-        "depth_multiplier": depth_multiplier, "saved": saved_in_words, "gain": gain, "power": power,
+        "depth_multiplier": depth_multiplier, "saved": saved_in_words, "gain": gain,
         "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
         "estimate": estimate, "needed": needed,
         "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,

@@ -1,8 +1,7 @@
-"""Connections at several sizes as reports show them: each size, the fit, whether they pay."""
+"""Connections at several sizes as reports show them: each size, and whether they pay."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -10,9 +9,8 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from fathom.analysis.claims.published import Note, Published, SizePoint
-from fathom.analysis.scale import CONFOUNDED, GROWS, OUTSIDE, SHRINKS
 from fathom.analysis.significance import UNDECIDED
-from fathom.report.formatting import list_words, with_interval
+from fathom.report.formatting import with_interval
 from fathom.report.records import Record, records
 from fathom.report.worth import Cost, compare_cost
 from fathom.settings import join_values
@@ -23,15 +21,6 @@ LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"
 LONG, LEAST_GAIN = 12_000, 0.01
 """Least steps of a long training, and least gain in nats that is no early speed-up alone."""
 
-SAID = {
-    GROWS: "grows for {}",
-    SHRINKS: "shrinks for {}",
-    UNDECIDED: "is undecided for {}",
-    OUTSIDE: "has no fit for {}: a seed is outside the ladder",
-    CONFOUNDED: "has no fit for {}: factors vary together",
-}
-"""Words for each verdict of the fit, with a place for the names of designs."""
-
 
 class ScalePresenter(NamedTuple):
     """Connections at several sizes."""
@@ -40,8 +29,11 @@ class ScalePresenter(NamedTuple):
     """For each size the row of sizes.csv with most rates tried, by parameters, then steps."""
     rows: list[Record]
     """All rows by design, each design by parameters, then steps."""
-    fits: Mapping[str, list[Record]]
-    """Rows of scale.csv by design; empty lists where no size has a ladder."""
+
+    @property
+    def designs(self) -> list[str]:
+        """The designs with a step multiplier."""
+        return list(dict.fromkeys(row["design"] for row in self.rows if row["answer"]))
 
     def of_design(self, design: str) -> list[Record]:
         """The rows of a design with a step multiplier."""
@@ -75,8 +67,8 @@ class ScalePresenter(NamedTuple):
         return PAYS if "above" in found else NEVER if {*found} == {"below"} else UNDECIDED
 
 
-def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | None:
-    """Presenter of sizes.csv and scale.csv; None if no connection was trained at several sizes.
+def present_scale(sizes: pd.DataFrame) -> ScalePresenter | None:
+    """Presenter of sizes.csv; None if no connection was trained at several sizes.
 
     Of several backends, only the one with most rows.
     """
@@ -88,12 +80,7 @@ def present_scale(sizes: pd.DataFrame, fits: pd.DataFrame) -> ScalePresenter | N
     of_size = {(row["study"], row["depth"]): row for row in rows}
     designs = dict.fromkeys(sizes["design"])
     by_design = [row for design in designs for row in rows if row["design"] == design]
-    told = [row for row in records(fits) if row["backend"] == backend]
-    return ScalePresenter(
-        list(of_size.values()),
-        by_design,
-        {design: [row for row in told if row["design"] == design] for design in designs},
-    )
+    return ScalePresenter(list(of_size.values()), by_design)
 
 
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain", "undecided"]:
@@ -105,30 +92,9 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain",
     return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
 
 
-def told(scale: ScalePresenter, labels: Mapping[str, str]) -> str:
-    """Verdicts of the fit: one sentence for all designs with the same verdict and factors."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for design, rows in scale.fits.items():
-        for verdict, words in SAID.items():
-            factors = tuple(row["factor"] for row in rows if row["verdict"] == verdict)
-            if factors:
-                found.setdefault((words, factors), []).append(labels.get(design, design))
-    return " ".join(
-        f"With more {list_words(factors)} the step multiplier {words.format(list_words(names))}."
-        for (words, factors), names in found.items()
-    )
-
-
 def gain(row: Record) -> str:
     """Nats below the plain network with the interval, as in '0.044 (0.008 to 0.080)'."""
     return with_interval(row["gain"], row["gain_low"], row["gain_high"])
-
-
-def power(row: Record) -> str:
-    """A coefficient of the fit with its interval, as in '0.05 (−0.02 to 0.12)'; empty if NaN."""
-    if math.isnan(row["coefficient"]):
-        return ""
-    return with_interval(row["coefficient"], row["low"], row["high"])
 
 
 def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note]:

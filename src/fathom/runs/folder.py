@@ -337,19 +337,6 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
     return problem
 
 
-def check_weights(folder: Path) -> Problem:
-    """Check a run whose weights are needed; returns its problem.
-
-    Raises RunError if it has no weights, or is damaged.
-    """
-    spec = read_spec(folder)
-    if not spec.weights:
-        raise RunError(
-            f"{folder / WEIGHTS}: missing; set `weights: true` in the study and train it again"
-        )
-    return check_run(folder, read_manifest(folder), spec.cell)
-
-
 ALWAYS = (
     "step", "loss", "grad_norm", "nonfinite_event", "nonfinite_total", "step_seconds",
     "elapsed_seconds",

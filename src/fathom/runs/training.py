@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from filelock import Timeout
-from safetensors.numpy import load_file
 
 import fathom
 from fathom import backends, datasets, tasks
@@ -27,14 +26,14 @@ from fathom.models.connections.module import own_code
 from fathom.runs import code_hash
 from fathom.runs.checkpoint import Checkpoint
 from fathom.runs.contract import check_contract
-from fathom.runs.folder import PARTIAL, WEIGHTS, RunError, check_weights, write_run
+from fathom.runs.folder import PARTIAL, RunError, write_run
 from fathom.runs.training_code import training_code
 from fathom.runs.verdict import receive_run
 from fathom.system.errors import say
 from fathom.system.files import locked
 from fathom.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom.system.text import printable
-from fathom.tasks import Problem, Trained
+from fathom.tasks import Problem
 from fathom.train import Chunk, take_step, train, trainer_for
 
 ARITHMETIC_VERSION = 6
@@ -184,23 +183,6 @@ def connect(spec: Spec, compute: Compute) -> Backend:
     """Connect to the spec's backend and set the folder of data sets. Raises BackendError."""
     os.environ[datasets.ENVIRONMENT] = compute.data
     return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
-
-
-def load_trained(folder: Path, compute: Compute) -> Trained:
-    """Load the trained network of a run. Raises RunError if it has no weights, or is damaged."""
-    problem = check_weights(folder)
-    backend = connect(problem.spec, compute)
-    trainer = trainer_for(problem, backend, load_file(folder / WEIGHTS))
-    return Trained(problem, backend.ops, trainer.infer)
-
-
-def evaluate_run(folder: Path, compute: Compute) -> dict[str, float]:
-    """Compute the task's metrics of the trained network again, from the weights of a run.
-
-    Raises RunError if the run has no weights, or is damaged.
-    """
-    trained = load_trained(folder, compute)
-    return trained.problem.at_evaluation(trained.ops, trained.infer, is_last=True)
 
 
 def time_step(spec: Spec, compute: Compute) -> float:

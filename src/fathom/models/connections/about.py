@@ -59,7 +59,6 @@ ABOUT: Registry[About] = Registry(
         "mhc_averaged": About("mHC; start: hyper-connection-factory", _MHC),
         "mhc_cycle": About("mHC; a start of ours: reads and writes mostly stream k mod S", _MHC),
         "mhc_identity_cycle": About("iHC; the start of mhc_cycle", f"{_SIGMOID}I{_OF_X}"),
-        "mhc_kernels": About("DeepSeek's kernels (TileKernels)", _KERNELS),
         "mhc_identity": About(
             "iHC, arXiv 2607.28611; start: as mhc_averaged", f"{_SIGMOID}I{_OF_X}"
         ),
@@ -76,16 +75,12 @@ ABOUT: Registry[About] = Registry(
             "an implementation of mHC (mHC-manifold-constrained-hyper-connections)",
             f"{_SIGMOID}squared entries of NewtonSchulz(A), nearly orthogonal{_OF_X}",
         ),
-        "cayley_mhc": About(
-            "JPmHC, arXiv 2602.18308", f"{_SOFTMAX}Cayley(A − Aᵀ), nearly orthogonal{_OF_X}"
-        ),
         "mhc_gated_static": About(
             "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ))"
         ),
         "mhc_gated_dynamic": About(
             "the hyper-parameter study", f"{_SOFTMAX}(1 − g) I + g Sinkhorn(exp(A/τ)); A = φ x̄ + b"
         ),
-        "mhc_scaled": About("LSS, on stream collapse", f"{_MHC}; x_s = c_s ∘ x at first"),
         "deepseek_v4": About(
             "DeepSeek V4, in transformers",
             f"{_KERNELS}; {_READ_OUT}",
@@ -176,12 +171,6 @@ ABOUT: Registry[About] = Registry(
             "the residual",
             starts_plain=True,
         ),
-        "muddformer_normed": About(
-            "MUDDFormer with its norms (PrePostDANorm), arXiv 2502.12170",
-            "as muddformer, of sources g ∘ r(X_j), and Y_i = X_i + h ∘ r(sum); q, k and v are "
-            "X_i + sum",
-            starts_plain=True,
-        ),
         "muse_spark": About(
             "Muse Spark, in transformers and mlx-lm",
             "x ← √max(1 − β², 1e-3) ∘ x + β ∘ RMSNorm(f(x)), β = σ(w/0.3); an MLP's output is "
@@ -215,28 +204,16 @@ ABOUT: Registry[About] = Registry(
             "x̂ = x/‖x‖, x ← x̂ + |λ| ∘ (y/‖y‖ − x̂), y = f(√C x̂); f without its norm",
             releases=_modules(transformers="dory"),
         ),
-        "wide_residual": About(
-            "wide residual streams, proposed for Megatron-LM",
-            "H_pre = σ(A), H_post = 2σ(A), H_res = I; the output is read with an H_pre of its own",
-            starts_plain=True,
-        ),
         "laurel": About(
             "LAuReL, arXiv 2411.07501",
             "x ← a f(x) + b (x + U D x), (a, b) = 2 softmax(w), D [C/16, C]",
             starts_plain=True,
         ),
-        "laurel_rw": About(
-            "LAuReL-RW", "x ← a f(x) + b x, (a, b) = 2 softmax(w)", starts_plain=True
-        ),
-        "laurel_lr": About("LAuReL-LR", "x ← f(x) + x + U D x, D [C/16, C]", starts_plain=True),
         "frac": About(
             "Frac-Connections, arXiv 2503.14125",
             "x of two parts x_s [C/2]: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s, H_pre "
             "is 2 × 2; A = α·tanh(φ x̄_s) + b",
             starts_plain=True,
-        ),
-        "frac_static": About(
-            "Frac-Connections, arXiv 2503.14125", "as frac, of learned numbers", starts_plain=True
         ),
     }
 )

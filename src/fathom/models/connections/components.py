@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fathom.models.connections.component_types import MatrixStart, VectorStart, one_of_registry
 from fathom.models.connections.custom_vjp import NormedProduct
-from fathom.models.init import Affine, Constant, Even, Normal, Orthogonal, Parameter, Uniform
+from fathom.models.init import Constant, Normal, Orthogonal, Parameter
 from fathom.settings import Flag, Number, Registry, Settings
 
 if TYPE_CHECKING:
@@ -72,22 +72,6 @@ class StreamEmbedding(Open):
         )
 
 
-class LearnedScales(Open):
-    """Copies, each times a learned scale per channel, initially `mean` plus Xavier uniform."""
-
-    kind: Literal["learned_scales"] = "learned_scales"
-    mean: Number = 0.6
-
-    def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
-        start = Affine(Uniform(math.sqrt(6 / (S + context.width))), offset=self.mean)
-        return {"connection.stream_scales": Parameter((S, context.width), start)}
-
-    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
-        return ops.broadcast(x, (S, *x.shape)) * per_stream(
-            ops, params["connection.stream_scales"], x
-        )
-
-
 def per_stream(ops: Ops, rows: Array, x: Array) -> Array:
     """[S, C] → [S, 1, …, C], to broadcast with copies of x […, C]."""
     S, C = rows.shape
@@ -99,7 +83,6 @@ EXPANSIONS = Registry(
         "copies": Copies,
         "first_only": FirstOnly,
         "stream_embedding": StreamEmbedding,
-        "learned_scales": LearnedScales,
     }
 )
 Expansion = one_of_registry("expansion", EXPANSIONS)
@@ -154,23 +137,6 @@ class SigmoidWeights(Weights):
         return weights + self.added if self.added else weights
 
 
-class EvenStart(Settings):
-    """Equally spaced initial logits of weights, from −`bound` to `bound`."""
-
-    bound: Annotated[Number, Field(ge=0)] = 0.01
-
-    def distribution(self, S: int, per_block: int = 1) -> Even:
-        """Distribution, equal in all layers."""
-        return Even(self.bound if S > 1 else 0.0)
-
-
-class EvenSigmoidWeights(SigmoidWeights):
-    """`sigmoid` with slightly different initial weights."""
-
-    kind: Literal["even_sigmoid"] = "even_sigmoid"
-    start: EvenStart = EvenStart()
-
-
 class RowSoftmaxMean(Weights):
     """Column means of the row softmaxes of an S×S matrix: the demo's H_pre.
 
@@ -204,7 +170,6 @@ WEIGHTS = Registry(
         "raw": RawWeights,
         "softmax": SoftmaxWeights,
         "sigmoid": SigmoidWeights,
-        "even_sigmoid": EvenSigmoidWeights,
         "row_softmax_mean": RowSoftmaxMean,
         "row_softmax_sum": RowSoftmaxSum,
     }

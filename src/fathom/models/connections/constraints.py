@@ -293,25 +293,6 @@ class Orthostochastic(OfLogits):
         return X * X
 
 
-class Cayley(OfLogits):
-    """Approximates (I − ½ α W)⁻¹ (I + ½ α W), W = logits − logitsᵀ: orthogonal, not stochastic.
-
-    Y ← I + (α/2) W (I + Y), from Y = I + α W.
-    """
-
-    kind: Literal["cayley"] = "cayley"
-    alpha: Above0 = Field(0.1, description="α, step")
-    iterations: Positive = Field(2, description="steps")
-
-    def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
-        I = ops.identity_like(logits)  # noqa: E741, the standard symbol
-        W = logits - ops.transpose(logits, (0, 2, 1))
-        Y = I + self.alpha * W
-        for _ in range(self.iterations):
-            Y = I + self.alpha / 2 * ops.matmul(W, I + Y)
-        return Y
-
-
 CONSTRAINTS = Registry(
     {
         "raw": Raw,
@@ -325,7 +306,6 @@ CONSTRAINTS = Registry(
         "kronecker": Kronecker,
         "circulant": Circulant,
         "orthostochastic": Orthostochastic,
-        "cayley": Cayley,
     }
 )
 Constraint = one_of_registry("constraint", CONSTRAINTS)

@@ -12,7 +12,6 @@ from fathom.models.connections.altup import AltUp
 from fathom.models.connections.causal import Causal
 from fathom.models.connections.component_types import one_of_registry
 from fathom.models.connections.dense import Dense
-from fathom.models.connections.dense_normed import NormedDense
 from fathom.models.connections.depth_attention import DepthAttention
 from fathom.models.connections.frac import Frac
 from fathom.models.connections.gated import Gated
@@ -40,7 +39,6 @@ KINDS = Registry(
         "scaled": Scaled,
         "depth_attention": DepthAttention,
         "dense": Dense,
-        "dense_normed": NormedDense,
         "frac": Frac,
         "module": TorchModule,
     }
@@ -48,17 +46,7 @@ KINDS = Registry(
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
 Scheme = (
-    Plain
-    | Streams
-    | Causal
-    | Gated
-    | AltUp
-    | Scaled
-    | DepthAttention
-    | Dense
-    | NormedDense
-    | Frac
-    | TorchModule
+    Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac | TorchModule
 )
 
 # Initial logits of the image study: 5 for the first stream, and for the others:
@@ -134,7 +122,6 @@ _DEEPSEEK = {
 }
 _HUNYUAN = {"kind": "dynamic", "alpha": 0.01, "phi": 0.006, "eps": 1e-5}
 _HUNYUAN_READ = {"kind": "sigmoid", "added": _EPSILON, "start": {"on": "share", "off": "share"}}
-_A_SHARE = {"kind": "sigmoid", "start": {"on": "share", "off": "share"}}
 _GATED = {
     "open": "stream_embedding",
     "post": "softmax",
@@ -184,11 +171,6 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         # Function k reads and writes mostly stream k mod S, and H_res starts near the identity.
         "mhc_cycle": _MHC_CYCLE,
         "mhc_identity_cycle": {**_MHC_CYCLE, "H_res": "identity"},
-        "mhc_kernels": {
-            **_MHC_AVERAGED,
-            "pre": {"kind": "sigmoid", "added": 1e-6},
-            "H_res": "kernel_sinkhorn",
-        },
         # A constant H_res: streams are never mixed, or fully averaged.
         "mhc_identity": {**_MHC_AVERAGED, "H_res": "identity"},
         "mhc_uniform": {**_MHC_AVERAGED, "H_res": "uniform"},
@@ -207,15 +189,8 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "H_res": "circulant",
             "close": "mean",
         },
-        # From orthogonal matrices.
+        # From an orthogonal matrix.
         "orthostochastic_mhc": {**_MHC_AVERAGED, "H_res": "orthostochastic"},
-        "cayley_mhc": {
-            **_MHC_AVERAGED,
-            "coefficients": {"kind": "dynamic", "phi": 0.0},
-            "pre": "softmax",
-            "post": "softmax",
-            "H_res": "cayley",
-        },
         # The hyper-parameter study.
         "mhc_gated_static": {
             **_GATED,
@@ -228,8 +203,6 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
             "pre": {"kind": "softmax", "start": {"on": 1.0}},
             "H_res": {"kind": "log_sinkhorn", "tau": 0.05, "start": {"off_diagonal": -3.0}},
         },
-        # Streams that differ before the first layer.
-        "mhc_scaled": {**_MHC_AVERAGED, "open": "learned_scales"},
         # In released models, with the initial values of a new model there.
         "deepseek_v4": {
             **_DEEPSEEK,
@@ -281,7 +254,6 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "delta_attn_res": {"kind": "depth_attention", "stream": True},
         "denseformer": {"kind": "dense"},
         "muddformer": {"kind": "dense", "weights": "dynamic", "apart": True},
-        "muddformer_normed": {"kind": "dense_normed"},
         "muse_spark": {"kind": "scaled", "scale": "gated"},
         "doge": {"kind": "scaled", "scale": {"kind": "learned", "only": "stream_scale"}},
         "talkie": {
@@ -296,19 +268,8 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         },
         "minimax": {"kind": "scaled", "scale": {"kind": "constant"}, "norm": "gain"},
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
-        # Published with formula and initial values, but in no release in this form.
-        "wide_residual": {
-            "open": "copies",
-            "pre": _A_SHARE,
-            "post": {"kind": "even_sigmoid", "scale": 2.0},
-            "H_res": "identity",
-            "close": {"kind": "readout", "map": _A_SHARE},
-        },
         "laurel": {"kind": "scaled", "scale": "laurel"},
-        "laurel_rw": {"kind": "scaled", "scale": {"kind": "laurel", "rank": 0.0}},
-        "laurel_lr": {"kind": "scaled", "scale": {"kind": "laurel", "weights": False}},
         "frac": {"kind": "frac"},
-        "frac_static": {"kind": "frac", "coefficients": "static"},
     }
 )
 """Settings of schemes by name, for any network."""

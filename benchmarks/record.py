@@ -1,0 +1,17 @@
+"""Write the hashes of a kept result's files, which `fathom verify` checks.
+
+python benchmarks/record.py results/reference
+"""
+
+import sys
+from pathlib import Path
+
+from fathom.report.kept import SUMS, record
+from fathom.system.errors import UserError, fail
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    try:
+        print(f"{folder / SUMS}: {record(folder)} files")
+    except UserError as error:
+        fail(str(error))
