@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import load_file
 
 from command_helpers import finished, server
@@ -155,7 +154,7 @@ def project(kept, tmp_path_factory):
     seeds = [0, 1, 2]
     tiny["communities"] |= {"seeds": seeds, "steps": 40, "batch_size": 8, "model": {"width": 16}}
     tiny["repeat"] |= {"seeds": seeds}
-    (folder / "tiny.yaml").write_text(yaml.safe_dump({"studies": tiny}))
+    (folder / "tiny.yaml").write_text(json.dumps({"studies": tiny}))
     return project
 
 

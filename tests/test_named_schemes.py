@@ -3,10 +3,9 @@
 import re
 
 import pytest
-import yaml
 
 from fathom import cli, library
-from fathom.config import ConfigError, load_config
+from fathom.config import ConfigError, load_config, parse_yaml
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import (
@@ -37,7 +36,7 @@ def test_every_scheme_has_a_description():
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("name", library.NAMES)
 def test_the_yaml_of_a_scheme_gives_the_scheme(name, streams):
-    (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
+    (settings,) = parse_yaml(as_yaml(name), name)["connections"].values()
     keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
     assert scheme_of({keys[k]: v for k, v in settings.items()}, streams) == scheme_of(name, streams)
 
@@ -127,7 +126,7 @@ def test_reset_is_the_rise_of_the_loss_without_learned_parameters(tmp_path):
 def test_a_short_name_gives_its_scheme_in_every_network(capsys):
     cli.main(["schemes", "mhc"])
     out = capsys.readouterr().out
-    assert set(yaml.safe_load(out)["connections"]) == {"mhc_dynamic", "mhc_demo"}
+    assert set(parse_yaml(out, "printed")["connections"]) == {"mhc_dynamic", "mhc_demo"}
     assert "  # source: mHC-demo\n" in out
 
 

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fathom import tasks
 from fathom.config import AXES, Config, common_depth, count_parameters
 from fathom.library import NAMES
@@ -270,8 +268,8 @@ def as_yaml(name: str) -> str:
     for own in dict.fromkeys(meant):
         lines += [f"  # {key}: {words}" for key, words in about.get(own, {}).items() if words]
         settings = _named(own, streams=STREAMS).model_dump(exclude={"streams"})
-        text = yaml.safe_dump({own: settings}, sort_keys=False, allow_unicode=True)
-        lines += [f"  {line}" for line in text.splitlines()]
+        lines.append(f"  {own}:")
+        lines += [f"    {slot}: {json.dumps(value)}" for slot, value in settings.items()]
     return "\n".join(lines)
 
 
