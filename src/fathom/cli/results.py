@@ -24,7 +24,6 @@ from fathom.cli.options import (
     TemplatesFolder,
     check_known,
     example,
-    output_folder,
     read_config,
     workflow_command,
 )
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
-WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md", "docs/trust.md"))]
-PICTURES = Path("docs/images/explained")
+WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md"))]
 
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
@@ -261,8 +259,7 @@ def schema(
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
-    The tables of metrics and schemes come from the code, those of README and docs/trust.md from the
-    reference.
+    The tables of metrics and schemes come from the code, those of README from the reference.
     """
     from fathom.report.definitions import with_tables
 
@@ -290,17 +287,3 @@ def schemes(
     from fathom.report.schemes import as_text, as_yaml
 
     print(as_yaml(name) if name else as_text())
-
-
-@app.command(epilog=example("fathom explain --out pictures"))
-def explain(
-    config: ConfigFiles = DEFAULT_CONFIG,
-    out: Annotated[Path, output_folder(help="Folder for the pictures.")] = PICTURES,
-) -> None:
-    """Draw the pictures of docs/explained.
-
-    They need only initial parameters, no training.
-    """
-    from fathom.report.draw import draw_explained
-
-    draw_explained(read_config(config), out)

@@ -23,7 +23,6 @@ from fathom.analysis.tables import (
 )
 from fathom.analysis.worth import ladder_table
 from fathom.config import Cell, Config, count_parameters
-from fathom.report.explained import explained
 from fathom.report.figure_manifest import (
     OVERVIEW_TABLES,
     STUDY_TABLES,
@@ -149,13 +148,6 @@ def draw_cell(run: Path, out: Path) -> None:
     of, unit = spec.cell.path(), tasks.presentation(spec.task).depth_unit
     figures = draw_figures(map(find, OF_A_CELL), of, depth_unit=unit, steps=rows)
     keep(figures, out, of, (run / METRICS,))
-
-
-def draw_explained(config: Config, out: Path) -> None:
-    """Draw the pictures of docs/explained, only as PNG, which its Markdown shows."""
-    declared = figures_of("explained").values()
-    figures = draw_figures(declared, labels=config.labels, explained=explained(config))
-    save(figures, out, only=["png"])
 
 
 def step_times_of(config: Config) -> tuple[Path, ...]:

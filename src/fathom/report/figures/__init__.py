@@ -29,14 +29,13 @@ Data that a figure can read, by the name of its parameter:
     samples          generated samples of each run (`fathom.report.learned.GeneratedSamples`)
 
 Figures over all studies read whole tables (cells, published, sizes, published_sizes), and `scores`
-and `depth_units` by study. Figures of docs/explained read `explained`
-(`fathom.report.explained.Explained`).
+and `depth_units` by study.
 
 Names for other modules:
 
     figures_of_study(config, study)    the declarations of a study, the same on every platform
     left_out(config, study)            figures that would be empty for it, with the reasons
-    figures_of("overview")             figures over all studies, by name; also "explained"
+    figures_of("overview")             figures over all studies, by name
     OF_A_CELL                          names of the figures of one run
     Declaration.name .reads .caption .label .module
     files_of(folder, name)             the files of a figure, one for each format
@@ -77,9 +76,8 @@ if TYPE_CHECKING:
 
     from fathom.config import Config
 
-STUDY = "study"
-OTHERS = ("overview", "explained")
-"""Modules whose figures form a group, drawn into one folder; all other figures form STUDY."""
+STUDY, OVERVIEW = "study", "overview"
+"""The figures of the module `overview` form the second group, all others the first."""
 
 OF_A_CELL = ("loss", "grad_norm", "nonfinite_total", "gain_proxy_log10_max_entry")
 """Metrics drawn for one run."""
@@ -142,7 +140,7 @@ def figure(draw: Callable[..., Figure] | None = None, **limits: Any) -> Callable
     reads = tuple(inspect.signature(draw).parameters)
     question, caption = _question_and_caption(draw.__doc__ or "")
     declared = Declaration(name, reads, caption, draw, draw.__module__, question, **limits)
-    _groups.setdefault(group if group in OTHERS else STUDY, Registry())[name] = declared
+    _groups.setdefault(group if group == OVERVIEW else STUDY, Registry())[name] = declared
     return draw
 
 
@@ -154,7 +152,7 @@ def _question_and_caption(words: str) -> tuple[str, str]:
 
 
 def figures_of(group: str) -> Registry[Declaration]:
-    """The declared figures of STUDY, or of one of OTHERS, by name."""
+    """The declared figures of STUDY or of OVERVIEW, by name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return _groups[group]
