@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs schema golden clean test-peers \
+  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs golden clean test-peers \
   new-releases
 
 help: ## list the targets
@@ -175,10 +175,6 @@ dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to trai
 	$(PLAN) --configfile workflow/presets/paper.yaml
 	$(PLAN) --configfile $(REFERENCE) workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
-
-schema: $(STAMP) ## renew what follows from the code: schema, tables and pictures of docs
-	$(BIN)/fathom schema
-	$(BIN)/python benchmarks/explained.py
 
 golden: $(STAMP) ## renew tests/spec_hashes.csv after a change of specs that is intended
 	$(BIN)/python tests/spec_hashes.py

@@ -4,7 +4,7 @@
 
 After training, the connection's parameters get their initial values back, and the rest of the
 network stays as trained. If the score is the same, the network does not use the learned values of
-the connection. docs/schemes.md shows the difference.
+the connection. docs/schemes.md has the differences.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from fathom.config import load_config
 from fathom.library import PREFIX
 from fathom.metrics.scores import measure_score
 from fathom.report.readme import CONFIG
-from fathom.report.schemes import RESET_COLUMNS
 from fathom.runs.folder import WEIGHTS, read_manifest
 from fathom.runs.training import connect, run_cell, trainer_for
+
+COLUMNS = ("key", "variant", "cpu", "metric", "score", "reset")
+"""Columns of the table: scores with the connection as trained and as initialised."""
 
 
 def main(
@@ -58,8 +60,8 @@ def main(
             found = problem.at_evaluation(backend.ops, trainer.infer, is_last=True)
             measured.append(measure_score([found], tasks.run_metrics()[metric]))
         values = (cell.path(), cell.variant, manifest.cpu, metric, *measured)
-        row = dict(zip(RESET_COLUMNS, values, strict=True))
-        write_rows(out, with_earlier([row], out, ("key", "cpu"), RESET_COLUMNS), RESET_COLUMNS)
+        row = dict(zip(COLUMNS, values, strict=True))
+        write_rows(out, with_earlier([row], out, ("key", "cpu"), COLUMNS), COLUMNS)
         print(row, flush=True)
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/processors.py 'flow/16L/*/torch/seed0' --out benchmarks/processors.csv
 
-docs/trust.md compares these scores with those of results/reference, from another processor.
+`benchmarks/essays.py processors` compares these scores with those of results/reference, from
+another processor.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from fathom import datasets
 from fathom.analysis.run_tables import run_metrics
 from fathom.cli.options import output_file
 from fathom.config import load_config
-from fathom.report.processors import COLUMNS
 from fathom.report.readme import CONFIG
 from fathom.runs.folder import read_manifest, read_rows
 from fathom.runs.training import run_cell
+
+COLUMNS = ("key", "cpu", "framework_version", "outcome", "score")
+"""Columns of the table: a cell, processor and framework of its retraining, outcome and score."""
 
 
 def main(

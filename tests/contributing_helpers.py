@@ -1,6 +1,5 @@
-"""Examples of docs/extending.md: list them, find their places, apply them."""
+"""Examples of docs/extending.md: list them, and put them into a copy of the project."""
 
-import ast
 import re
 import shlex
 import shutil
@@ -15,16 +14,13 @@ CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES = (PROJECT / "docs/extending.md").read_text(encoding="utf-8")
 
 
-# --- parsing the documents -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Block:
-    """A fenced block whose first line names its place."""
+    """A fenced block whose first line names its file and its place there."""
 
     file: str
     how: str
-    """`whole`, `in X`, `before X`, `at the end` or `in part`."""
+    """`in X`: an entry of X; `before X`: above it; empty: the whole file."""
     text: str
 
 
@@ -40,7 +36,7 @@ def sections(text):
     return found
 
 
-MARK = re.compile(r"(?:# |\{# )(?P<file>[\w./-]+\.\w+)(?:, (?P<how>[\w ]+?))?(?: #\})?")
+MARK = re.compile(r"(?:# |\{# )([\w./-]+\.\w+)(?:, ([\w ]+?))?(?: #\})?")
 
 
 def blocks_of(section):
@@ -48,7 +44,7 @@ def blocks_of(section):
     for _, content in SECTIONS[section]:
         first, _, rest = content.partition("\n")
         if mark := MARK.fullmatch(first):
-            yield Block(mark["file"], mark["how"] or "whole", rest)
+            yield Block(mark[1], mark[2] or "", rest)
 
 
 def copied_by(section):
@@ -75,79 +71,30 @@ SECTIONS = sections(EXAMPLES)
 ROWS = rows_of_the_table()
 
 
-# --- applying the examples -----------------------------------------------------------------------
-
-
 def apply(section, folder):
-    """Apply a section's copies and blocks to a copy of the project."""
+    """Put a section's examples into a copy of the project; returns the files touched."""
+    touched = set()
     for source, target in copied_by(section):
-        shutil.copy(folder / source, folder / target)
+        copied = Path(shutil.copy(folder / source, folder / target))
+        touched.add(copied.relative_to(folder).as_posix())
     for block in blocks_of(section):
         file = folder / block.file
-        if block.how == "whole":
-            assert not file.exists(), f"{block.file} is there already"
-            file.write_text(block.text, encoding="utf-8")
-        elif block.how == "in part":
-            text = file.read_text(encoding="utf-8")
-            for part in re.split(r"^ *\.\.\.\n", block.text, flags=re.MULTILINE):
-                assert part in text, f"{block.file} does not hold:\n{part}"
-        else:
-            text = file.read_text(encoding="utf-8")
-            file.write_text(inserted(text, block), encoding="utf-8")
+        assert file.exists() == bool(block.how), f"{block.file} is there, or missing"
+        file.write_text(inserted(file.read_text(), block) if block.how else block.text)
+        touched.add(block.file)
+    return touched
 
 
 def inserted(text, block):
-    """Text of a file with a block inserted at its place."""
-    if block.how == "at the end":
-        return f"{text}\n\n{block.text}"
+    """The text of a file with a block: above its place, or as an entry of it."""
     where, name = block.how.split()
-    if block.file.endswith(".yaml"):
-        return in_yaml(text, name, block.text)
-    (statement,) = (s for s in ast.parse(text).body if name in names_set_by(s))
-    if where == "before":
-        lines = text.splitlines(keepends=True)
-        at = statement.lineno - 1
-        return "".join([*lines[:at], block.text, "\n\n", *lines[at:]])
-    return in_registry(text, statement, block.text)
-
-
-def names_set_by(statement):
-    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def in_registry(text, statement, entry):
-    """Text with the entry appended to the dict in `X = Registry({...})`."""
-    entries = statement.value.args[0]
-    lines = text.encode().splitlines(keepends=True)  # ast counts bytes
-    end = sum(map(len, lines[: entries.end_lineno - 1])) + entries.end_col_offset - 1
-    before, after = text.encode()[:end].decode(), text.encode()[end:].decode()
-    kept = before.rstrip()
-    if entries.lineno == entries.end_lineno:
-        return f"{kept}, {entry.strip().removesuffix(',')}{after}"
-    return f"{kept}\n{entry}{before[len(kept) :].lstrip(chr(10))}{after}"
-
-
-def in_yaml(text, key, entry):
-    """Text with the entry appended below a top-level key."""
-    lines = text.splitlines(keepends=True)
-    (start,) = (i for i, line in enumerate(lines) if re.match(rf"{key}:(?: \{{\}})?\s", line))
-    lines[start] = lines[start].replace(" {}", "")
-    rest = range(start + 1, len(lines))
-    end = next((i for i in rest if re.match(r"[^\s#]", lines[i])), len(lines))
-    while re.match(r"#|\s*$", lines[end - 1]):  # comments above the next key belong to it
-        end -= 1
-    return "".join([*lines[:end], entry, *lines[end:]])
+    if block.file.endswith(".yaml"):  # at the end of the key, for anchors precede their use
+        place = re.compile(rf"^({name}:)(?: \{{\}})?(.*\n(?:(?:[ #].*)?\n)*)", re.MULTILINE)
+        return place.sub(lambda m: f"{m[1]}{m[2]}{block.text}", text, count=1)
+    (start,) = re.finditer(rf"^{name}\b.* = ", text, re.MULTILINE)
+    at = start.start() if where == "before" else text.index("{", start.end()) + 1
+    return f"{text[:at]}\n{block.text}\n\n{text[at:]}"
 
 
 def copy_of_project(folder):
     copy_parts(folder, PARTS)
-
-
-def differing(folder):
-    """Files of a copy that the project lacks or has with other content."""
-    files = (file for part in PARTS for file in [folder / part, *(folder / part).rglob("*")])
-    for file in filter(Path.is_file, files):
-        original = PROJECT / file.relative_to(folder)
-        if not (original.is_file() and original.read_bytes() == file.read_bytes()):
-            yield file.relative_to(folder).as_posix()

@@ -1,9 +1,10 @@
 """A copy of the project, and a grid of a few cells of the smoke config."""
 
+import json
 import shutil
 from pathlib import Path
 
-import yaml
+from fathom.config import read_yaml
 
 PROJECT = Path(__file__).parents[1]
 PARTS = (".test", "src", "workflow", "report", "envs", "config.yaml")
@@ -14,9 +15,9 @@ def only(studies, **settings):
 
     `settings`: further keys of the config. An overlay is no subset: results keep their folder.
     """
-    names = yaml.safe_load((PROJECT / "config.yaml").read_text(encoding="utf-8"))["studies"]
+    names = read_yaml(PROJECT / "config.yaml")["studies"]
     every = {name: studies.get(name) for name in names}
-    return yaml.safe_dump({"studies": every, **settings}, sort_keys=False)
+    return json.dumps({"studies": every, **settings})
 
 
 def copy_parts(folder, parts):

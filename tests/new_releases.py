@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
+from fathom.config import read_yaml
 from fathom.models.connections.about import ABOUT
 
 KNOWN = Path(__file__).with_name("releases.yaml")
@@ -60,7 +59,7 @@ def noticed(folder: Path) -> dict[str, list[str]]:
 def known() -> set[str]:
     """Every package.module that has a scheme here, or was read and has none."""
     ours = {module for about in ABOUT.values() for module in about.releases}
-    read = yaml.safe_load(KNOWN.read_text(encoding="utf-8"))
+    read = read_yaml(KNOWN)
     return ours | {
         f"{package}.{module}"
         for packages in read.values()

@@ -4,12 +4,11 @@ import re
 from collections import Counter
 
 import pytest
-import yaml
 from PIL import Image
 
 from command_helpers import shell
 from fathom import __version__
-from fathom.config import installed_backends
+from fathom.config import installed_backends, read_yaml
 from fathom.report.figures import figures_of_study
 from grid_helpers import PROJECT
 from markdown_helpers import parsed
@@ -40,7 +39,7 @@ def test_table_has_every_study_and_the_total(default_config):
 
 def test_citation_names_this_version_and_its_sources():
     """Checks the keys that the Citation File Format requires; archives read no others."""
-    cited = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = read_yaml(PROJECT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
     assert (cited["version"], cited["license"]) == (__version__, "MIT")
     named = [work["identifiers"][0]["value"] for work in cited["references"]]

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from command_helpers import exit_status, finished
 from fathom import cli
@@ -33,7 +32,7 @@ def write_config(folder, **changes):
     """Write config.yaml into a folder, with `changes` to its only study."""
     data = {"studies": {"small": {**STUDY, **changes}}, "compute": {"device": "cpu"}}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    (folder / "config.yaml").write_text(json.dumps(data), encoding="utf-8")
     return folder
 
 

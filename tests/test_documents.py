@@ -7,10 +7,10 @@ import tomllib
 from functools import cache
 
 import pytest
-import yaml
 
 from contributing_helpers import PROJECT, ROWS, blocks_of
 from fathom import cli
+from fathom.config import read_yaml
 from markdown_helpers import anchors, inline, parsed
 
 DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]
@@ -50,9 +50,7 @@ def commands(text, program):
 def studies():
     """Names of studies in config.yaml, the presets and the examples of CONTRIBUTING."""
     files = [PROJECT / "config.yaml", *(PROJECT / "workflow/presets").glob("*.yaml")]
-    found = {
-        name for f in files for name in yaml.safe_load(f.read_text(encoding="utf-8"))["studies"]
-    }
+    found = {name for f in files for name in read_yaml(f)["studies"]}
     for section in ROWS:
         for block in blocks_of(section):
             if (block.file, block.how) == ("config.yaml", "in studies"):
@@ -104,15 +102,15 @@ def required():
         *project["dependencies"],
         *itertools.chain(*project["optional-dependencies"].values()),
     ]
-    found = dict(re.match(r"([\w-]+)(?:\[\w+\])?(>=[\d.]+)", line).groups() for line in listed)
-    core = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    found = dict(re.match(r"([\w.-]+)(?:\[\w+\])?(>=[\d.]+)", line).groups() for line in listed)
+    core = {re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]}
     return {IN_CONDA.get(name, name): version for name, version in found.items()}, core
 
 
 @pytest.mark.parametrize("file", sorted((PROJECT / "envs").glob("*.yaml")), ids=lambda f: f.name)
 def test_a_conda_environment_has_the_core_and_the_ranges_of_pyproject(file):
     versions, core = required()
-    entries = yaml.safe_load(file.read_text(encoding="utf-8"))["dependencies"]
+    entries = read_yaml(file)["dependencies"]
     listed = dict(line.split() for line in entries if isinstance(line, str) and " " in line)
     assert core <= set(listed)
     differing = {n: v for n, v in listed.items() if n in versions and v != versions[n]}

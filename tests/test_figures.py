@@ -358,7 +358,7 @@ JUDGING = ("score", "score_against_rate", "score_against_depth", "variants")
 
 
 def all_figures(task="tokens", only=(), labels=None, **changes):
-    """Draw every declared figure except those of docs/explained, and the task's figures.
+    """Draw every declared figure, and the task's figures.
 
     `only` selects figures by name. `labels` are display names of variants and backends.
     """

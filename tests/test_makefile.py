@@ -1,4 +1,4 @@
-"""Makefile: arguments that `setup` passes to pip, and files that `clean` keeps."""
+"""Makefile: files that `clean` keeps."""
 
 import shutil
 import subprocess
@@ -9,56 +9,6 @@ from grid_helpers import PROJECT
 
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 
-
-@pytest.fixture
-def make(tmp_path):
-    """Function that runs make in a folder with the Makefile and its inputs; returns its output."""
-    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
-        shutil.copy(PROJECT / name, tmp_path)
-
-    def run(*arguments):
-        done = subprocess.run(
-            ["make", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
-# --- setup ---------------------------------------------------------------------------------------
-
-PYTHON = """\
-#!/bin/sh
-# Stands for Python: makes an environment whose Python is itself, and says what pip is given.
-case "$*" in
-  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  "-m pip "*) shift 2; echo "pip $*" ;;
-esac
-"""
-
-
-@pytest.fixture
-def python(tmp_path):
-    file = tmp_path / "python"
-    file.write_text(PYTHON, encoding="utf-8")
-    file.chmod(0o755)
-    return file
-
-
-def test_setup_passes_arguments_to_pip(make, python):
-    lines = make("setup", f"PYTHON={python}", "PIP_ARGS=--extra-index-url URL").splitlines()
-    calls = [line for line in lines if line.startswith("pip ")]
-    assert len(calls) == 2
-    assert all("--extra-index-url URL" in call for call in calls)
-
-
-def test_setup_skips_a_complete_environment(make, python):
-    make("setup", f"PYTHON={python}")
-    assert "pip" not in make("setup", f"PYTHON={python}")
-
-
-# --- clean ---------------------------------------------------------------------------------------
 
 RESULTS = ("results", "results/smoke", "results/paper")
 CARRIED = [
@@ -75,12 +25,13 @@ MADE = [
 ]  # fmt: skip
 
 
-def test_clean_deletes_generated_files_and_keeps_inputs_and_imports(make, tmp_path):
+def test_clean_deletes_generated_files_and_keeps_inputs_and_imports(tmp_path):
+    shutil.copy(PROJECT / "Makefile", tmp_path)
     for name in [*CARRIED, *MADE]:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("", encoding="utf-8")
-    make("clean")
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
     left = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
-    assert left == {*CARRIED, "Makefile", "requirements.txt", "pyproject.toml"}
+    assert left == {*CARRIED, "Makefile"}
     assert not (tmp_path / "results/compare").exists()

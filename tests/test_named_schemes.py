@@ -3,10 +3,9 @@
 import re
 
 import pytest
-import yaml
 
 from fathom import cli
-from fathom.config import ConfigError
+from fathom.config import ConfigError, parse_yaml
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import (
@@ -14,8 +13,6 @@ from fathom.report.schemes import (
     about_schemes,
     as_yaml,
     read_costs,
-    read_learned,
-    read_reset,
     timed_on,
     variant_rows,
 )
@@ -36,9 +33,8 @@ def test_every_scheme_has_a_description():
 @pytest.mark.parametrize("streams", [2, 4])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_yaml_of_a_scheme_gives_the_scheme(name, streams):
-    (settings,) = yaml.safe_load(as_yaml(name))["connections"].values()
-    keys = {key: {True: "on", False: "off"}.get(key, key) for key in settings}
-    assert scheme_of({keys[k]: v for k, v in settings.items()}, streams) == scheme_of(name, streams)
+    (settings,) = parse_yaml(as_yaml(name), name)["connections"].values()
+    assert scheme_of(settings, streams) == scheme_of(name, streams)
 
 
 @pytest.mark.parametrize(
@@ -86,38 +82,11 @@ def test_costs_come_from_the_table(tmp_path):
     assert told.items() <= about_schemes(file)["hc_demo"].items()
 
 
-CELLS = """\
-study,depth,variant,connection,H_res_moved
-released,12,mhc_paper,mhc_paper,0.01
-released,12,mhc_paper,mhc_paper,0.03
-released,24,mhc_paper,mhc_paper,0.5
-released,12,mhc_cycle,mhc_paper,0.5
-ingredients,12,mhc_paper,mhc_paper,0.5
-released,12,hy_v4,hy_v4,0.0
-released,12,attn_res,attn_res,
-"""
-
-
-def test_H_res_moved_comes_from_runs_of_the_unchanged_scheme(tmp_path):
-    """Runs of other studies, other settings and less common depths do not count."""
-    file = tmp_path / "cells.csv"
-    file.write_text(CELLS, encoding="utf-8")
-    told = {"mhc_paper": "0.02 (0.01 to 0.03)", "hy_v4": "0"}
-    assert read_learned(file) == {name: {"H_res moved": words} for name, words in told.items()}
-    assert "H_res moved" not in about_schemes(kept=file)["krom_hc"]
+def test_a_table_without_a_column_is_refused_with_the_command(tmp_path):
+    file = tmp_path / "costs.csv"
     file.write_text("variant\nhy_v4\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^[^\n]*needs columns study, .*: make reference$"):
-        read_learned(file)
-
-
-def test_reset_is_the_rise_of_the_loss_without_learned_parameters(tmp_path):
-    file = tmp_path / "learned.csv"
-    file.write_text("variant,score,reset\nattn_res,2.5,2.75\nlaurel,2.5,2.5\n", encoding="utf-8")
-    assert read_reset(file) == {"attn_res": {"reset": "0.25"}, "laurel": {"reset": "0"}}
-    assert about_schemes(reset=file)["attn_res"]["reset"] == "0.25"
-    file.write_text("variant\nattn_res\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"needs columns .*; make it: python benchmarks/lear"):
-        read_reset(file)
+    with pytest.raises(ConfigError, match=r"^[^\n]*needs columns .*: python bench"):
+        read_costs(file)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -126,7 +95,7 @@ def test_reset_is_the_rise_of_the_loss_without_learned_parameters(tmp_path):
 def test_a_short_name_gives_its_scheme_in_every_network(capsys):
     cli.main(["schemes", "mhc"])
     out = capsys.readouterr().out
-    assert set(yaml.safe_load(out)["connections"]) == {"mhc_dynamic", "mhc_demo"}
+    assert set(parse_yaml(out, "printed")["connections"]) == {"mhc_dynamic", "mhc_demo"}
     assert "  # source: mHC-demo\n" in out
 
 

@@ -6,7 +6,6 @@ import statistics
 
 import pandas as pd
 import pytest
-import yaml
 
 from claims_helpers import CONTRADICTED, NAN, NO_STEPS, NOT_MEASURED, REPRODUCED
 from fathom.analysis.claims import load_published, write_claims
@@ -186,7 +185,7 @@ def yaml_file(tmp_path):
 
     def write(text):
         file = tmp_path / "published.yaml"
-        file.write_text(text if isinstance(text, str) else yaml.safe_dump(text), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
         return file
 
     return write

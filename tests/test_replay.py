@@ -6,7 +6,6 @@ import math
 import shutil
 
 import pytest
-import yaml
 
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
@@ -43,7 +42,7 @@ class Carried:
 
     def write_config(self, config):
         self.config = config
-        text = yaml.safe_dump({"results": config.results, "studies": config.resolved()["studies"]})
+        text = json.dumps({"results": config.results, "studies": config.resolved()["studies"]})
         (self.folder / "config.yaml").write_text(text, encoding="utf-8")
 
     def place_of(self, run, cell):

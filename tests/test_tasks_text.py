@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 
 import naive
 from command_helpers import refusal
 from fathom import tasks
-from fathom.config import Compute, ConfigError, parse_spec
+from fathom.config import Compute, ConfigError, parse_spec, parse_yaml
 from fathom.datasets import DataError, shakespeare
 from fathom.runs.training import run_cell
 from fathom.runs.validate import validate_run
@@ -301,7 +300,7 @@ def test_corpus_that_changed_since_planning_is_refused(
 
 
 def test_corpus_command_prints_the_settings_for_a_study(corpus, fathom):
-    assert yaml.safe_load(fathom("corpus", corpus)[1]) == named(corpus)
+    assert parse_yaml(fathom("corpus", corpus)[1], "printed") == named(corpus)
 
 
 def test_planning_reads_no_text(corpus, monkeypatch):

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fathom.analysis.claims import load_published
 from fathom.analysis.platforms import Platform
@@ -162,7 +161,7 @@ def verified(config, project):
 def command(config, project, fathom):
     """Function that verifies the copy by command: (exit status, output, lines of errors)."""
     file = project / "config.yaml"
-    file.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
     options = ["--published", project / "published.yaml", "--templates", project / "templates"]
     return lambda: fathom("verify", "--config", file, *options)
 

@@ -188,7 +188,7 @@ def either(value: Any, mapping: Any) -> Any:  # noqa: ANN401, types
 VALUE, MAPPING = "|value", "|mapping"
 
 # Pydantic also reads text: '12' as 12, and on, off, yes and no as flags, because
-# `snakemake --config` passes text. It reads 2e-3 too, which is text in YAML 1.1.
+# `snakemake --config` passes text.
 # Constraints precede the validator, since only then the JSON schema includes them.
 NO_BOOL = BeforeValidator(_refuse_bool)
 Whole = Annotated[int, Field(le=2**53), NO_BOOL]

@@ -1,5 +1,6 @@
 """Helpers for fault tests: project folders, and commands that can be killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,10 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from command_helpers import server
-from fathom.config import installed_backends, load_config
+from fathom.config import installed_backends, load_config, read_yaml
 from fathom.runs.folder import run_folder
 from fathom.runs.validate import validate_run
 from grid_helpers import copy_project, only
@@ -36,8 +35,7 @@ class Project:
 
     @property
     def results(self):
-        text = (self.folder / self.config_file).read_text(encoding="utf-8")
-        return self.folder / yaml.safe_load(text)["results"]
+        return self.folder / read_yaml(self.folder / self.config_file)["results"]
 
     def start(self, *arguments):
         """Start `python ARGUMENTS` in a new process group, to be killed with all its jobs."""
@@ -97,7 +95,7 @@ def tiny_project(folder, results="results", checkpoint_steps=10, **study):
         "compute": {"device": "cpu", "checkpoint_steps": checkpoint_steps},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
+    (folder / "config.yaml").write_text(json.dumps(data), encoding="utf-8")
     return Project(folder)
 
 

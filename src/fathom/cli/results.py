@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
-WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md", "docs/trust.md"))]
+WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md"))]
 
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
@@ -241,8 +241,7 @@ def schema(
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
-    The tables of metrics and schemes come from the code, those of README and docs/trust.md from the
-    reference.
+    The tables of metrics and schemes come from the code, those of README from the reference.
     """
     from fathom.report.definitions import with_tables
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fathom import datasets, tasks
-from fathom.config.entries import NameOrSettings, StudyName, parse_word
+from fathom.config.entries import NameOrSettings, StudyName
 from fathom.config.study import AXES, Study
 from fathom.models.connections.module import ModuleConnection
 from fathom.models.connections.schemes import SCHEMES, Scheme, name_behind, resolve
@@ -79,7 +79,7 @@ class Compute(Settings):
     device: Literal["auto", "cpu", "cuda", "mps", "gpu"] = Field(
         "auto", description="auto: the fastest device present; cuda, mps: PyTorch; gpu: MLX"
     )
-    mlx_blas: Annotated[Literal["auto", "off"], BeforeValidator(parse_word)] = Field(
+    mlx_blas: Literal["auto", "off"] = Field(
         "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(

@@ -44,18 +44,6 @@ def _check_study_name(name: str) -> str:
     return name
 
 
-def _parse_words(value: Any) -> Any:  # noqa: ANN401, a connection as it was written
-    """Settings of a connection, with the keys `on` and `off` as text: YAML reads them as flags."""
-    if not isinstance(value, Mapping):
-        return value
-    return {parse_word(key): _parse_words(part) for key, part in value.items()}
-
-
-def parse_word(value: object) -> object:
-    """`on` or `off` for a flag: YAML reads both words as flags."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
 def _parse_variant(value: object) -> object:
     """{label: settings} of a variant, which is written as a name or as `label: settings`."""
     if isinstance(value, str):
@@ -81,7 +69,7 @@ def _check_labels(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 BatchSize = Annotated[int, Field(gt=0, le=MAX_BATCH), NO_BOOL]
 StudyName = Annotated[Text, AfterValidator(_check_study_name)]
-NameOrSettings = Annotated[either(str, dict[str, Any]), BeforeValidator(_parse_words)]
+NameOrSettings = either(str, dict[str, Any])
 VariantEntry = Annotated[dict[Label, NameOrSettings], BeforeValidator(_parse_variant)]
 VariantEntries = Annotated[list[VariantEntry], AfterValidator(_check_labels)]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$"), QUOTED]

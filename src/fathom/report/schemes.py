@@ -7,13 +7,11 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from fathom import tasks
 from fathom.config import AXES, Config, common_depth, count_parameters
@@ -37,30 +35,10 @@ CONTEXT = ConnectionContext(
 
 COSTS = Path("benchmarks/schemes.csv")
 MEASURE = f"python benchmarks/steps.py schemes --turns 3 --no-count --out {COSTS}"
-"""The kept table of step costs, and the command that makes it."""
-
-RESET = Path("benchmarks/learned.csv")
-RESET_COLUMNS = ("key", "variant", "cpu", "metric", "score", "reset")
-"""The kept table of scores with the connection as trained and as initialised, which
-`benchmarks/learned.py` makes, and its columns."""
-
-KEPT = Path("results/reference/tables/cells.csv")
-LEARNED_IN = "released"
-"""The kept table of trained cells, and the study in which learned changes of H_res are read."""
-
-COUNTED = (
-    f"Parameters: those of the connection at S {STREAMS}, C {CONTEXT.width} and {CONTEXT.layers} "
-    "wrapped functions. Starts plain: whether an untrained network equals the plain one, up to the "
-    "eps of norms. Operations and bytes: those of the kernels of a training step in PyTorch, "
-    "relative to plain. They are counted, and so equal on every device; a fused kernel moves fewer "
-    "bytes. Cost: the measured time of a step relative to plain, on one thread, as the median and "
-    "range of turns. H_res moved: the change of mean |H_res − I| during training in the study "
-    f"`{LEARNED_IN}`, a lower bound of the movement of H_res. It is the mean and range over seeds, "
-    "at the depth that most of a scheme's runs have; 0: H_res is fixed, or has learned nothing. "
-    "Reset: the rise of the held-out loss, in bits per character, if the connection's parameters "
-    "are set back to their initial values after training, in a run of that study with 12 layers. "
-    "It is the part of the score that the connection's learned parameters account for."
-)
+COLUMNS = (
+    "variant", "backend", "machine", "ratio", "ratio_low", "ratio_high", "operations", "bytes",
+)  # fmt: skip
+"""The kept table of step costs, the command that makes it, and the columns read here."""
 
 _named = partial(resolve, names=SCHEMES, source="schemes")
 
@@ -152,16 +130,12 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 # --- named schemes ------------------------------------------------------------------------------
 
 
-def about_schemes(
-    costs: Path = COSTS, kept: Path = KEPT, reset: Path = RESET
-) -> dict[str, dict[str, str]]:
+def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
     """Facts about each scheme besides its components, by name, in order.
 
-    `costs`, `kept`, `reset`: tables of `benchmarks/steps.py schemes`, of trained cells, and of
-    `benchmarks/learned.py`, which may be missing.
+    `costs`: the table of `benchmarks/steps.py schemes`, which may be missing.
     """
-    measured, learned, used = read_costs(costs), read_learned(kept), read_reset(reset)
-    found = {}
+    measured, found = read_costs(costs), {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
@@ -172,8 +146,6 @@ def about_schemes(
             "released in": join_values(about.releases),
             "parameters": str(count),
             **measured.get(name, {}),
-            **learned.get(name, {}),
-            **used.get(name, {}),
         }
     return found
 
@@ -206,54 +178,20 @@ def timed_on(file: Path = COSTS) -> str:
 
 
 def _rows_of_costs(file: Path) -> list[dict[str, str]]:
-    columns = ("variant", "backend", "machine", "ratio", "ratio_low", "ratio_high", "operations")
-    return _rows(file, (*columns, "bytes"), MEASURE)
-
-
-def _rows(file: Path, columns: Collection[str], command: str) -> list[dict[str, str]]:
-    """The rows of a kept table, none without it. Raises ConfigError if it lacks a column."""
+    """The rows of the table of costs, none without it. Raises ConfigError if it lacks a column."""
     rows = list(csv.DictReader(file.read_text("utf-8").splitlines())) if file.is_file() else []
-    if rows and not {*columns} <= rows[0].keys():
-        raise ConfigError(f"{file}: needs columns {', '.join(columns)}; make it: {command}")
+    if rows and not {*COLUMNS} <= rows[0].keys():
+        raise ConfigError(f"{file}: needs columns {', '.join(COLUMNS)}; make it: {MEASURE}")
     return rows
 
 
-def read_learned(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, how far H_res moved in trainings of the unmodified scheme. Raises ConfigError."""
-    cells: dict[str, list[tuple[int, str]]] = {}
-    columns = ("study", "depth", "variant", "connection", "H_res_moved")
-    for row in _rows(file, columns, "make reference"):
-        if row["study"] == LEARNED_IN and row["variant"] == row["connection"]:
-            cells.setdefault(row["variant"], []).append((int(row["depth"]), row["H_res_moved"]))
-    found = {}
-    for name, runs in cells.items():
-        depth = common_depth(depth for depth, _ in runs)
-        values = [float(moved) for at, moved in runs if at == depth and moved]
-        if values:
-            told = f"{sum(values) / len(values):.2g}"
-            told += f" ({min(values):.2g} to {max(values):.2g})" if any(values) else ""
-            found[name] = {"H_res moved": told}
-    return found
-
-
-def read_reset(file: Path) -> dict[str, dict[str, str]]:
-    """By scheme, the rise of the loss when its parameters are reset. Raises ConfigError."""
-    rows = _rows(
-        file, ("variant", "score", "reset"), f"python benchmarks/learned.py CELL --out {file}"
-    )
-    return {
-        row["variant"]: {"reset": f"{float(row['reset']) - float(row['score']):.2g}"}
-        for row in rows
-    }
-
-
 def as_text() -> str:
-    """All named schemes as paragraphs, and an explanation of their numbers."""
+    """All named schemes as paragraphs."""
     lines, about = [], about_schemes()
     for name in SCHEMES:
         told = about.get(name, {}) | components(_named(name, streams=STREAMS))
         lines += [name, *(f"  {key}: {words}" for key, words in told.items() if words)]
-    return "\n".join([*lines, COUNTED])
+    return "\n".join([*lines, "docs/schemes.md explains these numbers."])
 
 
 def as_yaml(name: str) -> str:
@@ -269,8 +207,8 @@ def as_yaml(name: str) -> str:
     for own in dict.fromkeys(meant):
         lines += [f"  # {key}: {words}" for key, words in about.get(own, {}).items() if words]
         settings = _named(own, streams=STREAMS).model_dump(exclude={"streams"})
-        text = yaml.safe_dump({own: settings}, sort_keys=False, allow_unicode=True)
-        lines += [f"  {line}" for line in text.splitlines()]
+        lines.append(f"  {own}:")
+        lines += [f"    {slot}: {json.dumps(value)}" for slot, value in settings.items()]
     return "\n".join(lines)
 
 
@@ -281,8 +219,8 @@ def schemes_table() -> str:
     """Table of schemes: source, formula, parameters and costs."""
     rows = about_schemes().items()
     quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
-    where = f"Times are those of `{machine}`." if (machine := timed_on()) else ""
-    return f"{COUNTED} {where}\n\n{_table(quoted)}"
+    where = f"Times are those of `{machine}`.\n\n" if (machine := timed_on()) else ""
+    return where + _table(quoted)
 
 
 def components_tables() -> str:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from fathom.system.text import printable
 
 PACKAGES = {
-    ".": ("numpy", "pooch", "pydantic", "safetensors", "tqdm", "typer", "yaml"),
+    ".": ("numpy", "pooch", "pydantic", "ruamel", "safetensors", "tqdm", "typer"),
     ".[torch]": ("numba", "torch"),
     ".[workflow]": (
         "PIL", "jinja2", "markdown_it", "matplotlib", "pandas", "scipy", "snakemake",
