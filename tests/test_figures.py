@@ -147,32 +147,6 @@ def diverged(variant="hc", depth=8, seed=0, **values):
     return run(variant, depth, seed, outcome="diverged", **values)
 
 
-@pytest.mark.parametrize(("lower", "best"), [(True, ["a", "c"]), (False, ["b", "d"])])
-def test_no_variant_is_cheaper_and_better_than_one_on_the_frontier(lower, best):
-    rows = [("b", 1, 5.0), ("a", 1, 3.0), ("c", 2, 1.0), ("d", 3, 6.0), ("e", 2, NAN)]
-    points = pd.DataFrame(rows, columns=["variant", "cost", "mean"])
-    assert frames.frontier(points, "cost", lower=lower) == best
-
-
-def test_costs_are_relative_to_plain_at_the_most_common_depth():
-    """Time is training time: mhc takes half the steps at three times the time per step."""
-    cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant, steps=steps)
-                    for i, (variant, depth, steps) in enumerate(
-                        [("mine", 4, 80), ("mhc", 4, 40), ("hc", 4, 80), ("mine", 8, 80)])),
-                  diverged("hc", 4))  # fmt: skip
-    times = summary_table(cells).assign(seconds_per_step_fastest=[0.2, 0.6, 0.9, 9.0])
-    parameters = {("mine", 4): 1000, ("mhc", 4): 1500}
-    counted = lambda *of: parameters[of]  # noqa: E731
-    found = contrasts.costs(times, cells, "mine", counted, LOSS)
-    assert found[["variant", "mean", "parameters"]].to_numpy().tolist() == [
-        ["mine", 0.5, 1.0], ["mhc", 1.5, 1.5],
-    ]  # fmt: skip
-    assert found["time"].tolist() == pytest.approx([1, 1.5])
-    assert found.attrs == {"unit": "mine", "depth": 4}
-    without = contrasts.costs(times, cells[cells["variant"] != "mine"], "mine", counted, LOSS)
-    assert without.attrs["unit"] == "mhc"  # the fastest
-
-
 def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
     cells = frame(
         run("mhc", gain_final=1.0, gain_first=0.5, score=2.0),
@@ -189,70 +163,6 @@ def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
         ("mhc", 2.0, False), ("hc", None, True), ("causal", 3.0, False), ("v1", None, True),
     ]  # fmt: skip
     assert frames.groups_of_seeds(summary, "gate_mean_final").empty
-
-
-# --- over all studies -----------------------------------------------------------------------------
-
-
-def test_final_scores_by_hand():
-    """0.5, 1 and 2 have geometric mean 1 and mean 3.5/3; the worst outcome over seeds counts."""
-    sweep = frame(
-        seeds("score", [0.5, 1.0, 2.0], depth=4),
-        seeds("score", [0.5], depth=4, backend="mlx", machine="a-gpu"),
-        [run(score=1.0), diverged("mhc", seed=1)],
-        [run("hc", score=4.0), run("hc", seed=1, score=4.2, outcome="at chance")],
-    )
-    found = frames.final_scores(sweep, geometric=True)
-    assert rows_of(found, "variant", "platform", "depth", "outcome") == [
-        ("mhc", "torch", 4, "learned"), ("mhc", "mlx-a-gpu", 4, "learned"),
-        ("mhc", "torch", 8, "diverged"), ("hc", "torch", 8, "at chance"),
-    ]  # fmt: skip
-    assert found[["mean", "low", "high"]].to_numpy() == pytest.approx(
-        np.array([[1, 0.5, 2], [0.5] * 3, [NAN] * 3, [math.sqrt(16.8), 4, 4.2]]), nan_ok=True
-    )
-    assert frames.final_scores(sweep, geometric=False)["mean"].iloc[0] == pytest.approx(3.5 / 3)
-    assert not any(found["seeds"])
-    # 0.1 to 1.1 is more than a decade, so each seed replaces the mean.
-    split = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=True)
-    assert math.isnan(split["mean"].iloc[0])
-    assert split["seeds"].iloc[0] == [0.1, 1.1]
-    whole = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=False)
-    assert whole["mean"].tolist() == pytest.approx([0.6])
-
-
-PUBLISHED = {"study": "a", "metric": "loss_final", "variant": "mhc", "depth": 8, "published": 0.5,
-             "platform": "torch", "mean": 0.6, "low": 0.5, "high": 0.7}  # fmt: skip
-
-
-# --- mixing over depth ----------------------------------------------------------------------------
-
-MATRIX, WEIGHTS = np.array([[3.0, 1.0], [2.0, 6.0]]), np.array([[1.0, 0.0], [0.25, 0.75]])
-
-
-def matrix_files(folder, **matrices):
-    """Write a file of matrices for each variant; return their cells."""
-    cells = [Cell("images", 2, variant, "torch", 5) for variant in matrices]
-    for cell, arrays in zip(cells, matrices.values(), strict=True):
-        file = mixing_file(cell, folder)
-        file.parent.mkdir(parents=True)
-        save_file({name: np.asarray(v, np.float32) for name, v in arrays.items()}, file)
-    return cells
-
-
-def test_mixing_has_matrix_and_weights_of_variants_that_mix_over_depth(tmp_path):
-    cells = matrix_files(
-        tmp_path,
-        plain={"mixing": MATRIX, "weights": WEIGHTS},
-        streams={"H_res": np.eye(4)[None]},
-        none={},
-        broken={"mixing": MATRIX * NAN, "weights": WEIGHTS},
-    )
-    found = mixing_matrices(cells, tmp_path)
-    assert [(name, m.is_finite) for name, m in found.items()] == [("plain", True),
-                                                                  ("broken", False)]  # fmt: skip
-    assert (found["plain"].depth, found["plain"].seed) == (2, 5)
-    assert (found["plain"].matrix == MATRIX).all()
-    assert (found["plain"].weights == WEIGHTS).all()
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -458,43 +368,6 @@ def test_an_axis_is_not_narrower_than_its_printed_digits(values):
     assert f"{low:.5g}" != f"{high:.5g}"
 
 
-def test_variants_that_differ_only_in_rate_are_one_line():
-    table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
-                         columns=["variant", "connection", "lr"])  # fmt: skip
-    assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
-    twice = pd.DataFrame([("a_01", "hc", 0.001), ("a_02", "hc", 0.001)], columns=table.columns)
-    assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
-    # Two networks of one connection, each at two rates.
-    rows = [
-        (f"{name}{end}", "hc", lr) for name in ("hc", "free") for end, lr in (("", 1), ("_2", 2))
-    ]
-    both = pd.DataFrame(rows, columns=table.columns)
-    assert contrasts.families(both).tolist() == ["hc", "hc", "free", "free"]
-
-
-@pytest.mark.parametrize(
-    ("lowest", "drawn"), [(0.995, ["1 layer"]), (0.9, ["1 layer", "2 layers"])]
-)
-def test_a_depth_with_an_accuracy_of_at_least_099_has_no_panel(lowest, drawn):
-    """At 2 layers the lowest mean over seeds is `lowest`, because both seeds are the same."""
-    shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
-    row = {"metric": "recall_accuracy_by_pairs", "variant": "mhc"}
-    table = pd.DataFrame(
-        [row | {"depth": depth, "seed": seed, "at": float(at), "value": value}
-         for depth, values in shares.items() for seed in (0, 1)
-         for at, value in enumerate(values, 1)]
-    )  # fmt: skip
-    name = "recall_accuracy_by_pairs"
-    page = draw_figures([find(name)], "a", profiles=table)[name]
-    assert [ax.get_title() for ax in page.axes] == drawn
-    assert ("0.99 or more: 2 layers" in page.texts[0].get_text()) == (len(drawn) == 1)
-    whole = table[(table["depth"] == 2)].assign(value=1.0)
-    (text,) = draw_figures([find(name)], "a", profiles=whole)[name].findobj(
-        lambda one: isinstance(one, Text) and "0.99" in one.get_text()
-    )
-    assert "0.99 or more: 2 layers" in text.get_text()
-
-
 SIZES = pd.DataFrame(
     [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
       "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
@@ -599,34 +472,6 @@ def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
     assert colours == {palette.colour_of("krom_hc")}
 
 
-def test_the_frontier_fills_costs_of_variants_that_none_beats_in_both():
-    # hc is cheapest and mhc is best; both beat v1 in cost and score.
-    told = [("mhc", 1.0, 3.0), ("hc", 2.0, 1.0), ("v1", 3.0, 4.0)]
-    cells = frame([run(v, score=score) | {"steps": 10} for v, score, _ in told])
-    times = pd.DataFrame(
-        [
-            {"variant": variant, "depth": 8, "diverged": 0, "seconds_per_step_fastest": cost}
-            for variant, _, cost in told
-        ]
-    )
-    figure = draw_figures(
-        [find("frontier")], "a", times=times, cells=cells, plain="hc", score=LOSS,
-        parameters=lambda variant, depth: 1000 * len(variant),
-    )["frontier"]  # fmt: skip
-    _, parameters, time = figure.axes
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == ["mhc", "hc", "v1"]  # the best first
-
-    def filled(ax):
-        marks = [line for line in ax.lines if line.get_marker() == "o"]
-        assert [line.get_ydata()[0] for line in marks] == [0, 1, 2]
-        return [line.get_markerfacecolor() != "white" for line in marks]
-
-    assert filled(time) == [True, True, False]
-    assert [line.get_xdata()[0] for line in time.lines] == [3.0, 1.0, 4.0]  # × hc
-    assert filled(parameters) == [True, True, False]
-
-
 def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
     """mhc ends at 2.5, which the plain network reaches with 1.5 times the steps."""
     plain = {0.5: [4.0, 4.0, 4.0], 1: [3.0, 3.0, 3.0], 2: [2.0, 2.0, 2.0]}
@@ -691,42 +536,3 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     for name in names:
         ours, theirs = (tmp_path / folder / name for folder in ("ours", "theirs"))
         assert ours.read_bytes() == theirs.read_bytes(), name
-
-
-def effective_depths(*rows):
-    """Drawn (y, marker) pairs and the legend of variants at 12 layers; plain has 1 to 4 layers."""
-    whole = {
-        "depth": 12, "plain_depths": "1 4", "shallowest": 1, "deepest": 4, "plain_best": 4,
-        "answer": "at", "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
-        "high_open": False,
-    }  # fmt: skip
-    names = ("mhc", "hc", "mhc_paper", "hc_paper")
-    table = pd.DataFrame(
-        [whole | row | {"variant": n} for n, row in zip(names, rows, strict=False)]
-    )
-    page = sweep.effective_depth(table, "A title")
-    (ax,) = page.axes
-    marks = [(float(y), line.get_marker()) for line in ax.lines if line.get_marker() != "None"
-             for y in line.get_ydata()]  # fmt: skip
-    names = [text.get_text() for text in page.legends[0].get_texts()]
-    return marks, [name for name in names if name != "effective depth = depth"]
-
-
-def test_effective_depths_outside_the_plain_range_are_drawn_at_the_edges():
-    """Every table with a row gives a figure with marks, not only text."""
-    below = {"answer": "below", "effective_depth": 1.0, "low": NAN, "high": NAN}
-    beyond = {"answer": "beyond", "effective_depth": 4.0, "low": NAN, "high": NAN}
-    marks, legend = effective_depths(below, below)
-    assert {mark for _, mark in marks} == {"v"} and all(y < 1 for y, _ in marks)
-    assert legend == ["mhc", "hc", sweep.WORSE]
-    marks, legend = effective_depths(below, beyond, {**beyond, "answer": "unknown"})
-    assert [mark for _, mark in marks] == ["v", "^", "D"]
-    assert [y > 4 for y, _ in marks] == [False, True, True]
-    assert legend[3:] == [sweep.WORSE, sweep.BETTER, sweep.NOT_DEEPER]
-
-
-def test_an_effective_depth_with_an_open_interval_reaches_to_the_edges():
-    marks, legend = effective_depths({"low_open": True, "high_open": True})
-    assert (2.0, "o") in marks
-    assert sorted(mark for _, mark in marks) == ["^", "o", "v"]
-    assert legend == ["mhc", sweep.OPEN]

@@ -152,7 +152,6 @@ def build_context(
     answers = answer_all(questions_of(published, results), results)
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
-        "published": bool((tables["published"]["platform"] != "").any()),
         "nats_below_plain": len(tables["sizes"]) > 0,
         "multiplier_by_size": len(tables["sizes"]) > 0,
     }
