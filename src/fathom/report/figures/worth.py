@@ -62,7 +62,7 @@ def ladder(
         looks["marker"] = style.OUTSIDE.get(row["answer"], looks["marker"])
         ax.plot(x, y, label=style.label_of(row["variant"]), **looks, zorder=4, ls="")
     ax.set_xscale("log")
-    ax.set_xticks(points["factor"], [f"{factor:g}" for factor in points["factor"]])
+    ax.set_xticks([*points["factor"]], [f"{factor:g}" for factor in points["factor"]])
     ax.xaxis.minorticks_off()
     ax.set_title(style.count_layers(depth))
     ax.set(xlabel=f"steps, × those of {style.label_of(against)}", ylabel=values.label)
