@@ -292,11 +292,10 @@ def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, dept
     for name, page in found.items():
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
         assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:1000], name
-        renderer = page.canvas.get_renderer()
         for legend in page.legends:
-            space = legend.get_window_extent(renderer)
+            space = legend.get_window_extent()
             assert page.bbox.containsx(space.x0) and page.bbox.containsx(space.x1), name
-            assert not any(space.overlaps(ax.get_tightbbox(renderer)) for ax in page.axes), name
+            assert not any(space.overlaps(ax.get_tightbbox()) for ax in page.axes), name
 
 
 def test_axes_are_labelled_and_a_variant_has_one_colour_in_all_figures():
