@@ -81,7 +81,7 @@ def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, c
     assert "fetched fashion_mnist" in printed.err
     assert "about 6.0 hours for 3 cells" in printed.err
     assert {file.name for file in tmp_path.glob("*.png")} == {
-        "grad_norm_stem.png", "loss_comparison.png", "mixing_matrix.png", "score.png",
+        "grad_norm_stem.png", "loss.png", "score.png",
     }  # fmt: skip
     for variant in LOSSES:
         assert (tmp_path / f"runs/compare/3L/{variant}/torch/seed1/weights.safetensors").is_file()

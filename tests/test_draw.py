@@ -5,10 +5,8 @@ import itertools
 import pandas as pd
 import pytest
 
-from fathom.analysis import effective_depth, worth
-from fathom.analysis.effects import COLUMNS
+from fathom.analysis import worth
 from fathom.analysis.platforms import Platform, labels_of
-from fathom.analysis.run_tables import summary_table
 from fathom.report import draw
 from fathom.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with
@@ -23,7 +21,7 @@ PLATFORMS = {
 }
 
 
-DEPTHS, CELLS = "effective_depth.csv", "cells.csv"
+CELLS = "cells.csv"
 
 
 @pytest.fixture
@@ -35,17 +33,14 @@ def config(tmp_path):
 @pytest.fixture
 def tables(tmp_path):
     """Folder of tables; the loss on each platform is its position in PLATFORMS."""
-    rows = enumerate(PLATFORMS.values())
+    rows = PLATFORMS.values()
     found = {
-        "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in rows)),
-        "summary.csv": summary_table(
-            frame(*(run(loss_final=float(i), **axes) for i, axes in enumerate(PLATFORMS.values())))
+        "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in enumerate(rows))),
+        CELLS: frame(
+            *(run(loss_final=float(i), **axes) for i, axes in enumerate(PLATFORMS.values()))
         ),
-        "effects.csv": pd.DataFrame(columns=COLUMNS),
     }
-    others = {DEPTHS: pd.DataFrame(columns=effective_depth.COLUMNS),
-              CELLS: frame(*(run(**axes) for axes in PLATFORMS.values()))}  # fmt: skip
-    save_by_study(found | others, tmp_path, ("a", "images"))
+    save_by_study(found, tmp_path, ("a", "images"))
     return tmp_path
 
 
@@ -79,14 +74,13 @@ def test_a_study_is_drawn_from_the_rows_of_one_platform(
 ):
     draw.draw_study(config, "a", Platform.parse(platform), tables, tmp_path / "figures")
     (names, shown, data), kept = drawn
-    assert (names[0], shown) == ("loss_comparison", title)
+    assert (names[0], shown) == ("loss", title)
     value = list(PLATFORMS).index(platform)
     assert data["steps"]["loss"].tolist() == [value]
-    assert data["summary"]["loss_final_mean"].tolist() == [value]
+    assert data["cells"]["loss_final"].tolist() == [value]
     assert data["score"].metric == "exact_loss"
-    assert data["mixing"] == {}  # no figure reads it, so no run has to exist
     of = f"a on {platform}"
-    inputs = tuple(tables / "studies/a" / name for name in (*draw.STUDY_TABLES, DEPTHS, CELLS))
+    inputs = tuple(tables / "studies/a" / name for name in (CELLS, "steps.csv.gz"))
     assert kept == ({"one": "a figure"}, tmp_path / "figures", of, inputs)
 
 
@@ -94,21 +88,16 @@ def test_ladder_runs_are_drawn_only_in_the_ladder_figure(drawn, tmp_path):
     config = config_with(tmp_path / "results", a={"ladder": {"baseline": [0.5]}})
     labels = ("baseline", "baseline_x050", "mhc")
     cells = frame(*(run(variant=label, loss_final=1.0) for label in labels))
-    empty = {
-        "effects.csv": COLUMNS, DEPTHS: effective_depth.COLUMNS, "worth.csv": worth.COLUMNS,
-    }  # fmt: skip
     found = {
         "steps.csv.gz": frame(*(curve([1.0], variant=label) for label in ("baseline", "mhc"))),
-        "summary.csv": summary_table(cells),
         CELLS: cells,
-        **{name: pd.DataFrame(columns=columns) for name, columns in empty.items()},
+        "worth.csv": pd.DataFrame(columns=worth.COLUMNS),
     }
     save_by_study(found, tmp_path, ("a",))
     names = ["ladder", "score", "loss"]
     draw.draw_study(config, "a", Platform("torch"), tmp_path, tmp_path / "figures", names)
     data = drawn[0][2]
-    for table in ("summary", "cells"):
-        assert {*data[table]["variant"]} == {"baseline", "mhc"}, table
+    assert {*data["cells"]["variant"]} == {"baseline", "mhc"}
     ladder = data["ladder"][["variant", "factor"]].itertuples(index=False, name=None)
     assert [*ladder] == [("baseline", 1), ("baseline", 0.5)]
 
@@ -139,9 +128,9 @@ def test_figures_are_kept_with_the_hashes_of_their_inputs(config, tables, tmp_pa
     draw.draw_study(config, "a", Platform("torch"), tables, out, ["loss"])
     manifest = read_figure_manifest(out)
     assert set(manifest.files) == {"loss.png", "loss.svg"} == {p.name for p in out.glob("loss.*")}
-    inputs = [tables / "studies/a" / name for name in draw.STUDY_TABLES]
+    inputs = [tables / "studies/a" / name for name in ("steps.csv.gz", CELLS)]
     assert manifest.why_other("a on torch", inputs) == ""
     assert manifest.why_other("a on mlx", inputs) == "belongs to 'a on torch', not to 'a on mlx'"
     inputs[1].write_text("another", encoding="utf-8")
     why = manifest.why_other("a on torch", inputs)
-    assert why == "its figures were drawn from another summary.csv"
+    assert why == "its figures were drawn from another cells.csv"

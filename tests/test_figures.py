@@ -10,18 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
-from safetensors.numpy import save_file
 
 from fathom import tasks
 from fathom.analysis.effects import COLUMNS as EFFECTS
-from fathom.analysis.run_tables import summary_table
 from fathom.analysis.significance import BETTER
-from fathom.config import Cell
 from fathom.metrics.scores import Score
 from fathom.metrics.steps import LARGEST_VALUE
 from fathom.report.figures import (
     OF_A_CELL,
-    contrasts,
     draw_figures,
     figures_of,
     figures_of_study,
@@ -30,10 +26,8 @@ from fathom.report.figures import (
     palette,
     panels,
     save,
-    sweep,
+    style,
 )
-from fathom.report.learned import GeneratedSamples, Mixing, mixing_file, mixing_matrices
-from fathom.tasks import Samples
 from param_helpers import quick_ones
 from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, run, seeds
@@ -53,34 +47,31 @@ def rows_of(table, *columns):
 # --- declarations ---------------------------------------------------------------------------------
 
 
-CURVES = ["loss_comparison", "score", "grad_norm_comparison", "depth_scaling"]
-PICTURES = ["loss_comparison", "score", "grad_norm_stem"]
-DEPTH = "effective_depth"
+CURVES = ["loss", "score", "grad_norm", "depth_scaling"]
+PICTURES = ["loss", "score", "grad_norm_stem"]
 PAIRS = [{"question": "Does it matter?", "pairs": [["hc", "mhc"]]}]
 IMAGES = {"task": "fashion", "variants": ["resnet", "mhc_causal"], "model": {"width": 8}}
 MANY = [*({f"m{i}": {"connection": "mhc"}} for i in range(13))]
-BESIDE = {"wider": {"connection": "baseline", "model": {"width": 64}}}
 FAST = [*({f"m{i}": {"connection": "mhc", "optimizer": {"lr": 0.01 * (i + 1)}}} for i in range(13))]
 
 
 @pytest.mark.parametrize(
     ("study", "names"),
     [
-        ({}, [*CURVES, DEPTH]),
-        ({"depths": [4, 8]}, CURVES),  # two depths are no curve
-        ({"contrasts": PAIRS}, ["effects", "variants", *CURVES, DEPTH]),
-        # A doubly stochastic matrix has the same gain at every depth; the rate replaces contrasts.
+        ({}, CURVES),
+        ({"contrasts": PAIRS}, ["effects", *CURVES]),
+        # A doubly stochastic matrix has the same gain at every depth.
         ({"variants": ["mhc", FAST[4]]}, ["score_against_rate", *CURVES[:3]]),
-        ({"variants": ["baseline", BESIDE, *FAST], "contrasts": []}, ["effects", "variants"]),
-        ({"variants": MANY}, ["effects", "variants"]),
+        ({"variants": ["mhc", "hc", FAST[4]]}, CURVES),  # hc has one rate
+        ({"variants": FAST}, ["score_against_rate"]),
+        ({"variants": MANY}, ["score"]),
+        ({"variants": [*MANY, *({f"n{i}": {"connection": "hc"}} for i in range(13))]}, []),
         ({"depths": [4]}, CURVES[:3]),
-        ({"variants": ["baseline", "hc", "mhc", "hc_paper"]}, ["frontier", *CURVES, DEPTH]),
         # Ladder runs are not drawn as variants.
-        ({"ladder": {"baseline": [1 + i / 100 for i in range(1, 12)]}},
-         ["worth", "ladder", *CURVES, DEPTH]),
-        (IMAGES, [*PICTURES, "mixing_matrix", DEPTH]),
+        ({"ladder": {"baseline": [1 + i / 100 for i in range(1, 12)]}, "contrasts": PAIRS},
+         ["worth", "ladder", *CURVES]),
+        (IMAGES, PICTURES),
         ({**IMAGES, "exclude": [{"variant": "mhc_causal"}]}, PICTURES),
-        ({**IMAGES, "variants": ["resnet", "mhc_static"]}, [*PICTURES, DEPTH]),
     ],
 )  # fmt: skip
 def test_figures_of_a_study(tmp_path, study, names):
@@ -147,32 +138,6 @@ def diverged(variant="hc", depth=8, seed=0, **values):
     return run(variant, depth, seed, outcome="diverged", **values)
 
 
-@pytest.mark.parametrize(("lower", "best"), [(True, ["a", "c"]), (False, ["b", "d"])])
-def test_no_variant_is_cheaper_and_better_than_one_on_the_frontier(lower, best):
-    rows = [("b", 1, 5.0), ("a", 1, 3.0), ("c", 2, 1.0), ("d", 3, 6.0), ("e", 2, NAN)]
-    points = pd.DataFrame(rows, columns=["variant", "cost", "mean"])
-    assert frames.frontier(points, "cost", lower=lower) == best
-
-
-def test_costs_are_relative_to_plain_at_the_most_common_depth():
-    """Time is training time: mhc takes half the steps at three times the time per step."""
-    cells = frame(*(run(variant, depth, score=0.5 + i, connection=variant, steps=steps)
-                    for i, (variant, depth, steps) in enumerate(
-                        [("mine", 4, 80), ("mhc", 4, 40), ("hc", 4, 80), ("mine", 8, 80)])),
-                  diverged("hc", 4))  # fmt: skip
-    times = summary_table(cells).assign(seconds_per_step_fastest=[0.2, 0.6, 0.9, 9.0])
-    parameters = {("mine", 4): 1000, ("mhc", 4): 1500}
-    counted = lambda *of: parameters[of]  # noqa: E731
-    found = contrasts.costs(times, cells, "mine", counted, LOSS)
-    assert found[["variant", "mean", "parameters"]].to_numpy().tolist() == [
-        ["mine", 0.5, 1.0], ["mhc", 1.5, 1.5],
-    ]  # fmt: skip
-    assert found["time"].tolist() == pytest.approx([1, 1.5])
-    assert found.attrs == {"unit": "mine", "depth": 4}
-    without = contrasts.costs(times, cells[cells["variant"] != "mine"], "mine", counted, LOSS)
-    assert without.attrs["unit"] == "mhc"  # the fastest
-
-
 def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
     cells = frame(
         run("mhc", gain_final=1.0, gain_first=0.5, score=2.0),
@@ -180,79 +145,39 @@ def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
         run("causal", score=3.0),  # it has no gain, but has not failed
         diverged("v1", score=0.4),  # it has a score; its gradient may have exploded
     )  # fmt: skip
-    summary = summary_table(cells)
     columns = ("variant", "mean", "failed")
-    assert rows_of(frames.groups_of_seeds(summary, "gain_final", "gain_first"), *columns) == [
-        ("mhc", 1.0, False), ("hc", 2.5, True),
-    ]  # fmt: skip
-    assert rows_of(frames.groups_of_seeds(summary, "score"), *columns) == [
+    gains = frames.means_of(frames.runs_of(cells, "gain_final", "gain_first"))
+    assert rows_of(gains, *columns) == [("mhc", 1.0, False), ("hc", 2.5, True)]
+    scores = frames.means_of(frames.runs_of(cells, "score"), all_failed=True)
+    assert rows_of(scores, *columns) == [
         ("mhc", 2.0, False), ("hc", None, True), ("causal", 3.0, False), ("v1", None, True),
     ]  # fmt: skip
-    assert frames.groups_of_seeds(summary, "gate_mean_final").empty
+    assert frames.means_of(frames.runs_of(cells, "gate_mean_final")).empty
 
 
-# --- over all studies -----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("scores", "geometric", "mean"),
+    [
+        ([0.5, 1.0, 2.0], True, 1),
+        ([0.5, 1.0, 2.0], False, 3.5 / 3),
+        ([0.1, 1.1], True, NAN),  # more than a decade: no seed is near the mean
+        ([0.1, 1.1], False, 0.6),
+        ([0.0, 1.0], True, 0.5),  # zero has no logarithm
+    ],
+)
+def test_a_mean_over_seeds_by_hand(scores, geometric, mean):
+    runs = frames.runs_of(frame(seeds("score", scores)), "score")
+    (found,) = frames.means_of(runs, geometric=geometric)["mean"]
+    assert found == pytest.approx(mean, nan_ok=True)
 
 
-def test_final_scores_by_hand():
-    """0.5, 1 and 2 have geometric mean 1 and mean 3.5/3; the worst outcome over seeds counts."""
-    sweep = frame(
-        seeds("score", [0.5, 1.0, 2.0], depth=4),
-        seeds("score", [0.5], depth=4, backend="mlx", machine="a-gpu"),
-        [run(score=1.0), diverged("mhc", seed=1)],
-        [run("hc", score=4.0), run("hc", seed=1, score=4.2, outcome="at chance")],
-    )
-    found = frames.final_scores(sweep, geometric=True)
-    assert rows_of(found, "variant", "platform", "depth", "outcome") == [
-        ("mhc", "torch", 4, "learned"), ("mhc", "mlx-a-gpu", 4, "learned"),
-        ("mhc", "torch", 8, "diverged"), ("hc", "torch", 8, "at chance"),
-    ]  # fmt: skip
-    assert found[["mean", "low", "high"]].to_numpy() == pytest.approx(
-        np.array([[1, 0.5, 2], [0.5] * 3, [NAN] * 3, [math.sqrt(16.8), 4, 4.2]]), nan_ok=True
-    )
-    assert frames.final_scores(sweep, geometric=False)["mean"].iloc[0] == pytest.approx(3.5 / 3)
-    assert not any(found["seeds"])
-    # 0.1 to 1.1 is more than a decade, so each seed replaces the mean.
-    split = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=True)
-    assert math.isnan(split["mean"].iloc[0])
-    assert split["seeds"].iloc[0] == [0.1, 1.1]
-    whole = frames.final_scores(frame(seeds("score", [0.1, 1.1])), geometric=False)
-    assert whole["mean"].tolist() == pytest.approx([0.6])
-
-
-PUBLISHED = {"study": "a", "metric": "loss_final", "variant": "mhc", "depth": 8, "published": 0.5,
-             "platform": "torch", "mean": 0.6, "low": 0.5, "high": 0.7}  # fmt: skip
-
-
-# --- mixing over depth ----------------------------------------------------------------------------
-
-MATRIX, WEIGHTS = np.array([[3.0, 1.0], [2.0, 6.0]]), np.array([[1.0, 0.0], [0.25, 0.75]])
-
-
-def matrix_files(folder, **matrices):
-    """Write a file of matrices for each variant; return their cells."""
-    cells = [Cell("images", 2, variant, "torch", 5) for variant in matrices]
-    for cell, arrays in zip(cells, matrices.values(), strict=True):
-        file = mixing_file(cell, folder)
-        file.parent.mkdir(parents=True)
-        save_file({name: np.asarray(v, np.float32) for name, v in arrays.items()}, file)
-    return cells
-
-
-def test_mixing_has_matrix_and_weights_of_variants_that_mix_over_depth(tmp_path):
-    cells = matrix_files(
-        tmp_path,
-        plain={"mixing": MATRIX, "weights": WEIGHTS},
-        streams={"H_res": np.eye(4)[None]},
-        none={},
-        broken={"mixing": MATRIX * NAN, "weights": WEIGHTS},
-    )
-    found = mixing_matrices(cells, tmp_path)
-    assert [(name, m.is_finite) for name, m in found.items()] == [("plain", True),
-                                                                  ("broken", False)]  # fmt: skip
-    assert (found["plain"].depth, found["plain"].seed) == (2, 5)
-    assert (found["plain"].matrix == MATRIX).all()
-    assert (found["plain"].weights == WEIGHTS).all()
+def test_a_depth_with_one_variant_has_no_panel():
+    depths = {1: ["a"], 4: ["a", "b"], 8: ["a", "b", "c"], 16: ["a"]}
+    table = pd.DataFrame([(d, v) for d, names in depths.items() for v in names],
+                         columns=["depth", "variant"])  # fmt: skip
+    assert frames.compared_depths(table, 6) == [4, 8]
+    assert frames.compared_depths(table, 1) == [8]
+    assert frames.compared_depths(table[table["variant"] == "a"], 3) == [4, 8, 16]
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -264,8 +189,7 @@ VARIANTS = {
 }
 
 
-OPTIONAL = ("stream_similarity", "stream_embedding_similarity", "gate_first", "gate_mean",
-            "base_row_error", "base_diagonal", "grad_norm_stem")  # fmt: skip
+OPTIONAL = ("stream_similarity", "grad_norm_stem")
 
 
 def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
@@ -295,29 +219,15 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
     }  # fmt: skip
     return {
         "steps": frame(steps),
-        "summary": summary_table(frame(cells)),
         "effects": pd.DataFrame([effect, {**effect, "low": NAN, "high": NAN}]),
         "profiles": pd.DataFrame(
             [{"study": "a", "variant": variant, "depth": depth, "seed": 0,
-              "metric": "score_without_block",
+              "metric": metric,
               "at": block, "value": losses[-1] * block}
+             for metric in ("score_without_block", "energy_distance_by_steps")
              for variant in variants for depth in depths for block in (1.0, 2.0)]
         ),
-        "effective_depth": pd.DataFrame(
-            [{"variant": variants[1], "depth": depth, "plain_depths": "1 4", "shallowest": 1,
-              "deepest": 4, "plain_best": 4, "answer": answer, "effective_depth": 2.0,
-              "low": low, "high": 3.0, "low_open": low == 1, "high_open": False}
-             for depth, answer, low in ((4, "at", 1.0), (8, "at", NAN), (8, "below", NAN),
-                                        (8, "beyond", NAN))]
-        ),
         "score": score,
-        "mixing": {variants[1]: Mixing(2, 5, MATRIX, WEIGHTS),
-                   variants[0]: Mixing(2, 5, MATRIX * NAN, WEIGHTS)},
-        "times": summary_table(frame(cells)).assign(seconds_per_step_fastest=0.5),
-        "plain": variants[0],
-        "parameters": lambda variant, depth: 1000,
-        "samples": [GeneratedSamples(variants[0], 4, 0, Samples(np.array([[0.0, 1.0], [NAN, INF]]),
-                                                     np.eye(2)))],
         "cells": frame(cells),
         "ladder": pd.concat([frame(cells).assign(factor=f) for f in (0.5, 1.0, 1.15, 2.0)]).query(
             f"variant == '{variants[0]}'"),
@@ -339,7 +249,6 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "published_sizes": pd.DataFrame([{"source": "lab", "variant": "mhc", "parameters": 1e9,
                                           "below": 0.02, "spread": 0.01}]),
-        "bases": {variant: variant for variant in variants},
         "stability": pd.DataFrame(
             [{"variant": variant, "depth": depth, "rates": "0.001 0.002", "smallest": 0.001,
               "greatest": 0.002, "largest": at, "largest_low": 0.0, "largest_high": at,
@@ -349,12 +258,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         ),
         "scores": {"a": score},
         "depth_units": {"a": "layer"},
-        "published": pd.DataFrame([PUBLISHED, {**PUBLISHED, "metric": "gain_final", "mean": NAN,
-                                               "low": NAN, "high": NAN}]),
     }  # fmt: skip
-
-
-JUDGING = ("score", "score_against_rate", "score_against_depth", "variants")
 
 
 def all_figures(task="tokens", only=(), labels=None, **changes):
@@ -365,7 +269,7 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
     declared = {name: d for group in ("overview", "study") for name, d in
                 figures_of(group).items()}  # fmt: skip
     metrics = [*tasks.presentation(task).figures, *OF_A_CELL, "exact_loss", "gain_final",
-               "gate_mean_final"]  # fmt: skip
+               "score_without_block"]  # fmt: skip
     declared |= {name: find(name) for name in metrics}
     data = data_of(task, **changes)
     return draw_figures([declared[name] for name in only or declared], "a study", labels, **data)
@@ -376,7 +280,7 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
     ("task", "depths", "only"),
     [  # all for `text`; the others draw their own, and fashion scores, where higher is better
         ("tokens", (4, 8), tasks.presentation("tokens").figures),
-        ("fashion", (4, 8), (*tasks.presentation("fashion").figures, *JUDGING)),
+        ("fashion", (4, 8), (*tasks.presentation("fashion").figures, "score_against_depth")),
         ("text", (1, 2, 4, 8, 32), ()),
     ],
 )
@@ -385,9 +289,46 @@ def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, dept
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         save(found, tmp_path)
-    for name in found:
+    for name, page in found.items():
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
         assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:1000], name
+        for legend in page.legends:
+            space = legend.get_window_extent()
+            assert page.bbox.containsx(space.x0) and page.bbox.containsx(space.x1), name
+            assert not any(space.overlaps(ax.get_tightbbox()) for ax in page.axes), name
+
+
+def test_axes_are_labelled_and_a_variant_has_one_colour_in_all_figures():
+    colours = {variant: palette.colour_of(variant) for variant in VARIANTS["text"]}
+    seen = set()
+    for name, page in all_figures("text", depths=(1, 4, 8)).items():
+        if not page.axes[0].axison:  # says why there is nothing to draw
+            continue
+        assert all(ax.get_xlabel() for ax in page.axes), name
+        assert page.axes[0].get_ylabel() or name in ("effects", "stability", "worth"), name  # rows
+        for ax in page.axes:
+            for line in ax.lines:
+                if line.get_label() in colours:
+                    assert line.get_color() == colours[line.get_label()], name
+                    seen.add(name)
+    assert {"ladder", "score", "loss", "score_against_rate", "score_against_depth",
+            "multiplier_by_size", "nats_below_plain", "distance_by_steps"} <= seen  # fmt: skip
+
+
+def test_similar_colours_are_told_apart_by_marker_or_dashes():
+    """Also without colour: no two of eight series look the same."""
+    points = {style.series("mhc", i)["marker"] for i in range(panels.MOST_LINES)}
+    assert len(points) == panels.MOST_LINES
+    assert len({style.curve("mhc", i)["ls"] for i in range(4)}) == 4
+
+
+def test_a_curve_has_the_band_of_its_seeds_and_a_mark_where_it_diverges():
+    steps = frame(curve([4.0, 2.0]), curve([4.0, 3.0], seed=1), curve([4.0, NAN], "hc"))
+    (ax,) = draw_figures([find("loss")], steps=steps)["loss"].axes
+    bands = [band.get_paths()[0].vertices for band in ax.collections]
+    assert [(v[v[:, 0] == 1, 1].min(), v[v[:, 0] == 1, 1].max()) for v in bands[:1]] == [(2, 3)]
+    (mark,) = [line for line in ax.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert (mark.get_color(), *mark.get_xdata()) == (palette.colour_of("hc"), 1)
 
 
 CASES = {
@@ -423,7 +364,7 @@ def test_figures_of_extreme_tables_show_neither_nan_nor_code_names(changes):
 def test_a_diverged_run_is_marked_above_the_axes(score):
     cells = frame(run(depth=4, score=0.5), run(depth=8, score=0.5), diverged(depth=4),
                   diverged(depth=8))  # fmt: skip
-    page = panels.against_depth(summary_table(cells), score.metric, "a", score=score)
+    page = panels.against_depth(cells, score.metric, "a", score=score)
     page.draw_without_rendering()
     (ax,) = page.axes
     marks = [line for line in ax.lines if line.get_marker() == "x"]
@@ -440,59 +381,19 @@ def test_seeds_that_span_a_decade_are_drawn_without_mean_or_line():
         [run(variant="hc", depth=4, seed=seed, loss_final=x) for seed, x in enumerate((2, 2.1))],
         [run(variant="hc", depth=8, seed=seed, loss_final=x) for seed, x in enumerate((1e-3, 1))],
     )
-    summary = summary_table(cells)
-    page = panels.against_depth(summary, "loss_final", "a", cells=cells)
-    (ax,) = page.axes
-    drawn = [line.get_xydata() for line in ax.lines]
-    assert any({1e-3, 1.0} <= set(map(float, xy[:, 1])) for xy in drawn)
-    means = [xy for xy in drawn if len(xy) and xy[0, 0] == 8 and 1e-3 < xy[0, 1] < 1]
-    assert means == []
+    (ax,) = panels.against_depth(cells, "loss_final", "a").axes
+    drawn = [line.get_ydata() for line in ax.lines if len(line.get_xdata())]
+    assert {*drawn[1]} == {2, 2.1, 1e-3, 1.0}
+    assert drawn[0] == pytest.approx([math.sqrt(4.2), NAN], nan_ok=True)
 
 
 @pytest.mark.parametrize("values", [[3.8959488, 3.8959488 * (1 + 1e-9)], [3.0, 3.1]])
 def test_an_axis_is_not_narrower_than_its_printed_digits(values):
     """Both ends of the axis differ when printed with five digits."""
     cells = frame([run(variant=v, score=x) for v, x in zip(("hc", "mhc"), values, strict=True)])
-    page = panels.against_depth(summary_table(cells), "score", "a", cells=cells, score=ACCURACY)
+    page = panels.against_depth(cells, "score", "a", score=ACCURACY)
     low, high = page.axes[0].get_xlim()
     assert f"{low:.5g}" != f"{high:.5g}"
-
-
-def test_variants_that_differ_only_in_rate_are_one_line():
-    table = pd.DataFrame([("slow", "hc", 0.001), ("fast", "hc", 0.002), ("mhc_01", "mhc", 0.001)],
-                         columns=["variant", "connection", "lr"])  # fmt: skip
-    assert contrasts.families(table).tolist() == ["hc", "hc", "mhc"]
-    twice = pd.DataFrame([("a_01", "hc", 0.001), ("a_02", "hc", 0.001)], columns=table.columns)
-    assert contrasts.families(twice).tolist() == ["a_01", "a_02"]
-    # Two networks of one connection, each at two rates.
-    rows = [
-        (f"{name}{end}", "hc", lr) for name in ("hc", "free") for end, lr in (("", 1), ("_2", 2))
-    ]
-    both = pd.DataFrame(rows, columns=table.columns)
-    assert contrasts.families(both).tolist() == ["hc", "hc", "free", "free"]
-
-
-@pytest.mark.parametrize(
-    ("lowest", "drawn"), [(0.995, ["1 layer"]), (0.9, ["1 layer", "2 layers"])]
-)
-def test_a_depth_with_an_accuracy_of_at_least_099_has_no_panel(lowest, drawn):
-    """At 2 layers the lowest mean over seeds is `lowest`, because both seeds are the same."""
-    shares = {1: (1.0, 0.5), 2: (1.0, lowest)}
-    row = {"metric": "state_accuracy_by_position", "variant": "mhc"}
-    table = pd.DataFrame(
-        [row | {"depth": depth, "seed": seed, "at": float(at), "value": value}
-         for depth, values in shares.items() for seed in (0, 1)
-         for at, value in enumerate(values, 1)]
-    )  # fmt: skip
-    name = "state_accuracy_by_position"
-    page = draw_figures([find(name)], "a", profiles=table)[name]
-    assert [ax.get_title() for ax in page.axes] == drawn
-    assert ("0.99 or more: 2 layers" in page.texts[0].get_text()) == (len(drawn) == 1)
-    whole = table[(table["depth"] == 2)].assign(value=1.0)
-    (text,) = draw_figures([find(name)], "a", profiles=whole)[name].findobj(
-        lambda one: isinstance(one, Text) and "0.99" in one.get_text()
-    )
-    assert "0.99 or more: 2 layers" in text.get_text()
 
 
 SIZES = pd.DataFrame(
@@ -513,37 +414,29 @@ def lines_of(ax):
              line.get_markerfacecolor()) for line in ax.lines]  # fmt: skip
 
 
-def test_points_of_one_size_are_offset_and_lines_join_equal_steps_and_layers():
-    name, value = "nats_below_plain", "gain"
+@pytest.mark.parametrize("name", ["multiplier_by_size", "nats_below_plain"])
+def test_sizes_have_a_panel_for_each_number_of_steps_and_intervals(name):
     published = pd.DataFrame(columns=["source", "variant", "parameters", "below", "spread"])
     data = {"sizes": SIZES, "published_sizes": published}
-    (ax,) = draw_figures([figures_of("overview")[name]], **data)[name].axes
-    points = {y: (x, line[1]) for line in lines_of(ax) if line[1] in palette.MARKERS
-              for x, y in line[0]}  # fmt: skip
-    x, markers = zip(*(points[round(m, 6)] for m in SIZES[value]), strict=True)
-    assert len(set(x[1:5])) == 4  # one size
-    assert {markers[0]} == {*markers[:2], *markers[4:]}
-    assert len({markers[0], markers[2], markers[3]}) == 3
-    joined = [[y for _, y in line[0]] for line in lines_of(ax) if line[1] == "None"]
-    joined = [heights for heights in joined if len(set(heights)) > 1]
-    first = SIZES[value].round(6).tolist()
-    assert first[:2] in joined
-    assert not [line for line in joined if first[2] in line or first[3] in line]
-
-
-def test_multipliers_are_drawn_by_steps_and_size_and_bounds_are_hollow_with_an_arrow():
-    name = "multiplier_by_size"
-    axes = draw_figures([figures_of("overview")[name]], sizes=SIZES)[name].axes
-    assert [ax.get_title() for ax in axes] == ["1000 steps", "4000 steps"]
+    value = 0 if name == "multiplier_by_size" else 1  # gain is multiplier − 1
+    axes = draw_figures([figures_of("overview")[name]], **data)[name].axes
+    assert [ax.get_title(loc="left") for ax in axes] == ["1000 steps", "4000 steps"]
     ticks = [[label.get_text() for label in ax.get_xticklabels()] for ax in axes]
-    assert ticks == [["32\n× 12", "64\n× 12", "64\n× 24", "128\n× 12"], ["64\n× 12"]]
-    first, second = ([line for line in lines_of(ax) if line[1] == "o"] for ax in axes)
-    places = {y: round(x) for ((x, y),), _, _ in first}  # within half a place of its tick
+    assert ticks == [["32 × 12", "64 × 12", "64 × 24", "128 × 12"], ["64 × 12"]]
+    first, second = (
+        {round(y + value, 6): (round(x), fill) for points, mark, fill in lines_of(ax)
+         for x, y in points if mark in palette.MARKERS}
+        for ax in axes
+    )  # fmt: skip
+    places = {y: place for y, (place, _) in first.items()}  # within half a place of its tick
     assert places == {1.1: 0, 1.2: 1, 0.9: 1, 1.15: 2, 0.8: 3}
-    assert [line[0][0][1] for line in second] == [1.3]
-    assert {line[0][0][1] for line in first if line[2] == "white"} == {1.15, 0.8}
+    assert [*second] == [1.3]
+    bars = [path.vertices[:, 1] + value for bar in axes[1].collections for path in bar.get_paths()]
+    assert np.round(bars, 6).tolist() == [[1.2, 1.4]]
     arrows = {text.xy[1]: text.xyann[1] > 0 for text in axes[0].texts if text.arrow_patch}
-    assert arrows == {1.15: True, 0.8: False}
+    hollow = {y for y, (_, fill) in first.items() if fill == "white"}
+    bounds = {1.15: True, 0.8: False} if name == "multiplier_by_size" else {}
+    assert (arrows, hollow) == (bounds, {*bounds})
 
 
 def test_effects_that_are_zero_within_rounding_are_not_drawn():
@@ -565,20 +458,21 @@ def rows_of_worth(*told):
 
 def draw_worth(rows):
     (ax,) = draw_figures([find("worth")], "a", worth=rows)["worth"].axes
-    names = [label.get_text() for label in ax.get_yticklabels()]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    names = dict(zip(ax.get_yticks(), labels, strict=True))
     marks = {
-        (names[round(y)], round(x, 3)): line.get_marker()
+        (names[y], round(x, 3)): line.get_marker()
         for line in ax.lines
         if line.get_marker() != "None"
         for x, y in line.get_xydata()
     }
-    bars = {
-        (names[round(path.vertices[:, 1].mean())], round(path.vertices[0, 0], 3))
+    intervals = {
+        (names[path.vertices[0, 1]], *np.round(path.vertices[:, 0], 3))
         for collection in ax.collections
         for path in collection.get_paths()
         if np.isfinite(path.vertices).all()
     }
-    return ax, names, marks, bars
+    return ax, labels, marks, intervals
 
 
 def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
@@ -588,43 +482,17 @@ def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
         ("mhc", "at", 1.1, 1.05, 1.15, 1.5, "better"),
         ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, "better"),
     )
-    ax, names, marks, bars = draw_worth(rows)
+    ax, names, marks, intervals = draw_worth(rows)
     assert names == [
         "better than baseline", "krom_hc", "mhc", "worse than baseline", "hc", "undecided", "v1",
     ]  # fmt: skip
-    assert marks == {("krom_hc", 1.65): ">", ("mhc", 1.1): "o", ("hc", 0.9): "o", ("v1", 1.3): "o"}
-    assert bars == {("krom_hc", 1.3), ("mhc", 1.5), ("hc", 1.4), ("v1", 1.2)}
-    assert [[1.05, 1.15], [2, 2]] in [np.transpose(line.get_xydata()).tolist() for line in ax.lines]
-    colours = {line.get_color() for line in ax.lines if line.get_marker() == ">"}
+    costs = {("krom_hc", 1.3): "|", ("mhc", 1.5): "|", ("hc", 1.4): "|", ("v1", 1.2): "|"}
+    assert marks == costs | {
+        ("krom_hc", 1.65): ">", ("mhc", 1.1): "o", ("hc", 0.9): "o", ("v1", 1.3): "o",
+    }  # fmt: skip
+    assert intervals == {("hc", 0.85, 0.95), ("v1", 0.8, 1.6), ("mhc", 1.05, 1.15)}
+    colours = {ln.get_color() for ln in ax.lines if ln.get_marker() == ">" and len(ln.get_xdata())}
     assert colours == {palette.colour_of("krom_hc")}
-
-
-def test_the_frontier_fills_costs_of_variants_that_none_beats_in_both():
-    # hc is cheapest and mhc is best; both beat v1 in cost and score.
-    told = [("mhc", 1.0, 3.0), ("hc", 2.0, 1.0), ("v1", 3.0, 4.0)]
-    cells = frame([run(v, score=score) | {"steps": 10} for v, score, _ in told])
-    times = pd.DataFrame(
-        [
-            {"variant": variant, "depth": 8, "diverged": 0, "seconds_per_step_fastest": cost}
-            for variant, _, cost in told
-        ]
-    )
-    figure = draw_figures(
-        [find("frontier")], "a", times=times, cells=cells, plain="hc", score=LOSS,
-        parameters=lambda variant, depth: 1000 * len(variant),
-    )["frontier"]  # fmt: skip
-    _, parameters, time = figure.axes
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == ["mhc", "hc", "v1"]  # the best first
-
-    def filled(ax):
-        marks = [line for line in ax.lines if line.get_marker() == "o"]
-        assert [line.get_ydata()[0] for line in marks] == [0, 1, 2]
-        return [line.get_markerfacecolor() != "white" for line in marks]
-
-    assert filled(time) == [True, True, False]
-    assert [line.get_xdata()[0] for line in time.lines] == [3.0, 1.0, 4.0]  # × hc
-    assert filled(parameters) == [True, True, False]
 
 
 def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
@@ -640,15 +508,14 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
     data = {
         "ladder": frame(cells),
         "worth": pd.DataFrame([row | told]),
-        "summary": summary_table(frame(seeds("loss_final", [2.5] * 3))),
+        "cells": frame(seeds("loss_final", [2.5] * 3)),
         "score": LOSS,
     }
     (ax,) = draw_figures([find("ladder")], "a", **data)["ladder"].axes
-    lines = {tuple(map(tuple, line.get_xydata())) for line in ax.lines}
-    assert ((0.5, 4), (1, 3), (2, 2)) in {
-        tuple((x, round(float(y), 9)) for x, y in line) for line in lines
-    }
-    assert ((1, 2.5), (1.5, 2.5)) in lines and ((1.4, 2.5), (1.6, 2.5)) in lines
+    lines = [points for points, _, _ in lines_of(ax)]
+    assert [[0.5, 4], [1, 3], [2, 2]] in lines and [[1, 2.5], [1.5, 2.5]] in lines
+    (interval,) = ax.collections[-1].get_paths()
+    assert interval.vertices == pytest.approx(np.array([[1.4, 2.5], [1.6, 2.5]]))
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -657,7 +524,7 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
 def test_the_same_numbers_make_the_same_bytes_without_date_or_version(tmp_path):
     data = data_of("tokens", depths=[8], count=1)
     for folder in ("one", "two"):
-        save(draw_figures([find("mixing_matrix")], "a", **data), tmp_path / folder)
+        save(draw_figures([find("score")], "a", **data), tmp_path / folder)
     for one in (tmp_path / "one").iterdir():
         content = one.read_bytes()
         assert content == (tmp_path / "two" / one.name).read_bytes(), one.name
@@ -680,7 +547,7 @@ text.parse_math: False
 
 def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     data = data_of("tokens", depths=[8], count=1)
-    declared = [find(name) for name in ("mixing_matrix", "loss_comparison")]
+    declared = [find(name) for name in ("score", "loss")]
     (tmp_path / "matplotlibrc").write_text(HOSTILE)
     save(draw_figures(declared, "a", **data), tmp_path / "ours")
     with matplotlib.rc_context(fname=tmp_path / "matplotlibrc"):
@@ -691,42 +558,3 @@ def test_a_users_matplotlibrc_changes_no_figure(tmp_path):
     for name in names:
         ours, theirs = (tmp_path / folder / name for folder in ("ours", "theirs"))
         assert ours.read_bytes() == theirs.read_bytes(), name
-
-
-def effective_depths(*rows):
-    """Drawn (y, marker) pairs and the legend of variants at 12 layers; plain has 1 to 4 layers."""
-    whole = {
-        "depth": 12, "plain_depths": "1 4", "shallowest": 1, "deepest": 4, "plain_best": 4,
-        "answer": "at", "effective_depth": 2.0, "low": 1.5, "high": 3.0, "low_open": False,
-        "high_open": False,
-    }  # fmt: skip
-    names = ("mhc", "hc", "mhc_paper", "hc_paper")
-    table = pd.DataFrame(
-        [whole | row | {"variant": n} for n, row in zip(names, rows, strict=False)]
-    )
-    page = sweep.effective_depth(table, "A title")
-    (ax,) = page.axes
-    marks = [(float(y), line.get_marker()) for line in ax.lines if line.get_marker() != "None"
-             for y in line.get_ydata()]  # fmt: skip
-    names = [text.get_text() for text in page.legends[0].get_texts()]
-    return marks, [name for name in names if name != "effective depth = depth"]
-
-
-def test_effective_depths_outside_the_plain_range_are_drawn_at_the_edges():
-    """Every table with a row gives a figure with marks, not only text."""
-    below = {"answer": "below", "effective_depth": 1.0, "low": NAN, "high": NAN}
-    beyond = {"answer": "beyond", "effective_depth": 4.0, "low": NAN, "high": NAN}
-    marks, legend = effective_depths(below, below)
-    assert {mark for _, mark in marks} == {"v"} and all(y < 1 for y, _ in marks)
-    assert legend == ["mhc", "hc", sweep.WORSE]
-    marks, legend = effective_depths(below, beyond, {**beyond, "answer": "unknown"})
-    assert [mark for _, mark in marks] == ["v", "^", "D"]
-    assert [y > 4 for y, _ in marks] == [False, True, True]
-    assert legend[3:] == [sweep.WORSE, sweep.BETTER, sweep.NOT_DEEPER]
-
-
-def test_an_effective_depth_with_an_open_interval_reaches_to_the_edges():
-    marks, legend = effective_depths({"low_open": True, "high_open": True})
-    assert (2.0, "o") in marks
-    assert sorted(mark for _, mark in marks) == ["^", "o", "v"]
-    assert legend == ["mhc", sweep.OPEN]

@@ -146,17 +146,9 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     assert len({p.imported_key for p in plans}) == 4
 
 
-def test_figures_wait_for_the_runs_that_they_read():
-    plan = Plan(config_with(), BOTH)
-    here, there = Platform("torch"), Platform("torch", CPU_PLATFORM)
-    plan.figures["a"] = [SimpleNamespace(name="seen", reads=("mixing",))]
-    read = plan.runs_of_figures("a", here, plan.measured)
-    of_one_seed = "results/runs/a/16L/{}/torch/seed0/mixing.safetensors".format
-    assert set(read) == {of_one_seed(variant) for variant in ("baseline", "hc", "mhc")}
-    assert plan.runs_of_figures("a", there, plan.measured) == []
-    plan.figures["a"] = [SimpleNamespace(name="seen", reads=("samples",))]
-    sampled = plan.runs_of_figures("a", there, [(there, CELL)])
-    assert sampled == [f"results/imported/{CPU_PLATFORM}/{CELL.path()}/manifest.json"]
+def test_figures_of_a_platform_are_named_once_with_their_manifest():
+    plan, there = Plan(config_with(), BOTH), Platform("torch", CPU_PLATFORM)
+    plan.figures["a"] = [SimpleNamespace(name="seen")]
     files = plan.figures_at([(there, CELL), (there, CELL)])
     assert files == figure_files(f"results/figures/a/{there}", plan.figures["a"])
     assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}

@@ -534,7 +534,7 @@ def test_imported_platform_has_its_own_rows_and_escaped_texts(quick, tmp_path):
     own, label = page(folder, "depth-mlx"), f"PyTorch on {GPU_PLATFORM}"
     assert cell_of(own, "Score", 12, "PyTorch", "mhc").startswith("0.5 ")
     assert cell_of(own, "Score", 12, label, "mhc").startswith("0.75 ")
-    assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss_comparison.png" in own
+    assert f"figures/depth-mlx/torch-{GPU_PLATFORM}/loss.png" in own
     assert f"### PyTorch beside {label}: depth-mlx" in read(folder, "COMPARISON.md")
     text = read(folder)
     # The head, the table of two platforms, runs that are not counted.

@@ -34,7 +34,7 @@ def runs_of(variant, ends, **changes):
     """
     return [
         run(
-            variant=f"{variant}{end}", seed=seed, lr=rate, score=score,
+            variant=f"{variant}{end}", seed=seed, lr=rate, score=score, connection=variant,
             outcome="diverged" if score is None else "at chance" if score == CHANCE else "learned",
             **changes,
         )
@@ -281,21 +281,24 @@ def test_page_states_the_largest_rates_that_train(told):
     assert "rate of mhc is larger." in results and "(tables/stability.csv#L4)" in results
 
 
-def test_the_figure_draws_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):
+def test_the_figures_draw_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):
     config, folder = told
     drawn = {}
     monkeypatch.setattr("fathom.report.draw.keep", lambda figures, *_: drawn.update(figures))
-    first, second, *others = (figure.name for figure in figures_of_study(config, "a"))
-    assert (first, second) == ("stability", "effects")
-    assert not {"worth", "ladder", "frontier"} & {*others}  # for one rate and one depth
-    draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, ["stability"])
-    left, right = drawn["stability"].axes
-    dots = [tuple(xy) for line in left.lines if line.get_alpha() for xy in line.get_xydata()]
-    scores = {(r["lr"], r["score"]) for r in (*PLAIN, *ALWAYS, *WORSE) if r["score"] is not None}
-    assert {*dots} == scores
-    crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
+    names = [figure.name for figure in figures_of_study(config, "a")]
+    assert names == ["stability", "score_against_rate"]  # a ladder is of one rate and one depth
+    draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, names)
+    (ax,), (against_rate,) = (drawn[name].axes for name in names)
+    rates = [*RATES]
+    dots = {(rates[round(x)], y) for line in against_rate.lines if line.get_alpha()
+            for x, y in line.get_xydata()}  # fmt: skip
+    runs = (*PLAIN, *ALWAYS, *WORSE)
+    assert dots == {(r["lr"], r["score"]) for r in runs if r["score"] is not None}
+    crosses = [rates[round(x)] for line in against_rate.lines if line.get_marker() == "x"
+               for x in line.get_xdata()]  # fmt: skip
     # A mean over the other seeds would flatter plain at two rates and hc at three.
     assert sorted(crosses) == [0.002, 0.004, 0.004, 0.008, 0.008]
-    marks = {(line.get_xdata()[0], line.get_ydata()[0]): line.get_marker()
-             for line in right.lines if len(line.get_xdata()) == 1}  # fmt: skip
-    assert marks == {(0.004, 0): "o", (0.001, 1): "o", (0.008, 2): ">"}
+    rows = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    assert [(*line.get_xdata(), line.get_marker()) for line in rows] == [
+        (0.004, "o"), (0.001, "o"), (0.008, ">"),
+    ]  # fmt: skip

@@ -9,10 +9,8 @@ import pytest
 from fathom import tasks
 from fathom.backends.numpy import NumpyOps
 from fathom.metrics.scores import outcome
-from fathom.report.learned import draw_samples
 from fathom.tasks import flow
 from param_helpers import end_of, make_spec
-from run_helpers import check_config, metric_rows, write_run
 
 task = tasks.load("flow")
 spec_of = partial(make_spec, task="flow", variant="baseline")
@@ -178,34 +176,3 @@ def test_operations_count_the_matrix_products():
     network = tasks.Problem(spec_of(depth=5, width=6, hidden=10)).network
     per_point = 3 * 6 + 5 * (6 * 10 + 10 * 6) + 6 * 2
     assert network.forward_flops(7) == 2 * 7 * per_point
-
-
-# --- samples, and their figure -------------------------------------------------------------------
-
-
-@pytest.fixture
-def kept(tmp_path):
-    """(config, folder) of runs with weights: two seeds of two depths."""
-    study = {
-        "task": "flow", "recipe": "unit-variance", "variants": ["baseline"], "depths": [1, 2],
-        "backends": ["torch"], "seeds": [1, 0], "steps": 1, "batch_size": 2, "weights": True,
-        "model": {"width": 4, "hidden": 4}, "optimizer": {"lr": 0.1},
-    }  # fmt: skip
-    config = check_config({"studies": {"s": study}})
-    for cell in config.cells():
-        rows = [{k: v for k, v in row.items() if not k.startswith(("activation", "overflow"))}
-                for row in metric_rows([3.0])]  # fmt: skip
-        write_run(tmp_path / cell.path(), config.spec(cell), rows)
-    return config, tmp_path
-
-
-def test_samples_are_drawn_from_the_weights_of_the_first_seed(kept):
-    config, folder = kept
-    drawn = draw_samples(config.cells(), folder)
-    assert [(one.depth, one.seed) for one in drawn] == [(1, 0), (2, 0)]
-    (cell,) = (c for c in config.cells() if (c.depth, c.seed) == (2, 0))
-    problem = tasks.Problem(config.spec(cell))
-    field = flow.learned_field(end_of(problem.spec, problem.initial_parameters()))
-    expected = flow.integrate(field, flow.start_points(1024), 20)
-    assert drawn[1].samples.generated == pytest.approx(expected)
-    assert drawn[1].samples.true.shape == (1024, 2)

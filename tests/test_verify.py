@@ -418,7 +418,7 @@ def test_a_refused_bundle_is_a_problem(results, problems):
 
 CHANGED, MISSING = "differs from what its inputs give", "missing"
 MODIFIED, STRAY = "was modified after it was drawn", "does not belong there"
-OTHER_SUMMARY = "its figures were drawn from another summary.csv"
+OTHER_CELLS = "its figures were drawn from another cells.csv"
 
 
 def change(damages):
@@ -434,7 +434,7 @@ def change(damages):
 def draw_from_an_edited_table(config):
     """Draw from an edited table, as Snakemake does if a table is newer than the figures."""
     results = Path(config.report_folder)
-    alter_a_character(results / "tables/studies/a/summary.csv")
+    alter_a_character(results / "tables/studies/a/cells.csv")
     draw_study(config, results, "a")
 
 
@@ -453,7 +453,7 @@ def spoil_what_is_drawn_on_request(config):
 
 
 TORCH = "figures/a/torch"
-NORMS = f"{TORCH}/grad_norm_comparison.png"
+NORMS = f"{TORCH}/grad_norm.png"
 CELL = "figures/cells/a/4L/mhc/torch/seed0"
 OLD = ("figures/of-old/torch/loss.png", "figures/pictures/torch/comparison.png",
        "figures/cells/a/2L/mhc/torch/seed0/loss.png", "tables/old.csv")  # fmt: skip
@@ -469,12 +469,12 @@ def all_figures():
 
 FIGURE_DAMAGES = {
     NORMS: (break_within, MODIFIED),
-    f"{TORCH}/grad_norm_comparison.svg": (truncate, MODIFIED),
-    f"{TORCH}/loss_comparison.png": (append, MODIFIED),
-    f"{TORCH}/loss_comparison.svg": (replace_by_junk, MODIFIED),
+    f"{TORCH}/grad_norm.svg": (truncate, MODIFIED),
+    f"{TORCH}/loss.png": (append, MODIFIED),
+    f"{TORCH}/loss.svg": (replace_by_junk, MODIFIED),
     f"{TORCH}/score.png": (replace_by_a_folder, MISSING),
     f"{TORCH}/score.svg": (replace_by_a_dangling_link, MISSING),
-    "figures/overview/published.png": (remove, MISSING),
+    "figures/overview/score_against_depth.png": (remove, MISSING),
 }
 
 
@@ -492,7 +492,7 @@ CORRUPTIONS = {
     ),
     "an edit that flowed on": (
         draw_from_an_edited_table,
-        {"tables/studies/a/summary.csv": CHANGED, f"{TORCH}/figures.json": OTHER_SUMMARY},
+        {"tables/studies/a/cells.csv": CHANGED, f"{TORCH}/figures.json": OTHER_CELLS},
     ),
     "what is drawn on request": (
         spoil_what_is_drawn_on_request,

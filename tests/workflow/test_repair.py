@@ -37,22 +37,22 @@ def damage_everything(results):
     (results / "tables/cells.csv").unlink()
     (results / "tables/studies/depth-mlx/worth.csv").unlink()
     shutil.copy(results / "figures/depth-mlx/mlx/depth_scaling.png", torch)
-    (torch / "loss_comparison.png").unlink()
+    (torch / "loss.png").unlink()
     (results / "figures/depth-torch/mlx/figures.json").unlink()
-    with (results / "figures/overview/published.png").open("ab") as figure:
+    with (results / "figures/overview/score_against_depth.png").open("ab") as figure:
         figure.write(b"0")
     stray = results / "figures/old/torch/loss.png"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"")
-    (torch / "grad_norm_comparison.svg").unlink()  # which the page shows
+    (torch / "grad_norm.svg").unlink()  # which the page shows
     shown = {"index.html"} if (results / "index.html").exists() else set()
     return shown | {
         "config.json", "RESULTS.md", "COMPARISON.md", "tables/claims.csv", "tables/summary.csv",
         "tables/cells.csv", "tables/studies/depth-mlx/worth.csv",
         "figures/depth-mlx/torch/depth_scaling.png",
-        "figures/depth-mlx/torch/loss_comparison.png",
-        "figures/depth-mlx/torch/grad_norm_comparison.svg", "figures/depth-torch/mlx/figures.json",
-        "figures/overview/published.png", "figures/old/torch/loss.png",
+        "figures/depth-mlx/torch/loss.png",
+        "figures/depth-mlx/torch/grad_norm.svg", "figures/depth-torch/mlx/figures.json",
+        "figures/overview/score_against_depth.png", "figures/old/torch/loss.png",
     }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
     figures = results / "figures/depth-mlx"
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
-    assert (figures / f"torch-{platform}/loss_comparison.png").exists()
+    assert (figures / f"torch-{platform}/loss.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("report") == []
 

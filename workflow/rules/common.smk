@@ -120,12 +120,6 @@ def replayed_figures(wildcards):
     return [file for file in PLAN.figures_at(replayed()) if file not in FIGURES]
 
 
-def runs_of_figures(study, w):
-    platform = Platform.parse(w.platform)
-    measured = [*PLAN.measured, *(replayed() if platform.is_imported else [])]
-    return PLAN.runs_of_figures(study, platform, measured)
-
-
 def in_report(folder, figures, category, **labels):
     """The files of figures, with the PNG of each in Snakemake's report."""
     files = figure_files(folder, figures)

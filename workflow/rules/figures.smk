@@ -14,8 +14,6 @@ for name, figures in PLAN.figures.items():
         input:
             config=f"{RESULTS}/config.json",
             tables=tables_of(figures, Path(f"{RESULTS}/tables/studies/{name}")),
-            step_times=STEP_TIMES if any("times" in f.reads for f in figures) else [],
-            runs=functools.partial(runs_of_figures, name),
         output:
             in_report(
                 f"{RESULTS}/figures/{name}/{{platform}}",

@@ -20,22 +20,21 @@ from fathom.system.files import sha256, write_json
 
 FIGURE_MANIFEST = "figures.json"
 
-STUDY_TABLES = ("steps.csv.gz", "summary.csv", "effects.csv")
-"""Tables that the figures of every study read."""
-
-OVERVIEW_TABLES = ("cells.csv", "published.csv", "sizes.csv", "published_sizes.csv")
+OVERVIEW_TABLES = ("cells.csv", "sizes.csv", "published_sizes.csv")
 """Tables that the figures over all studies read."""
 
+CELLS = "cells.csv"
+"""The table that the figures of every study read."""
+
 TABLES_OF = {
-    "times": "times_summary.csv",
+    "cells": CELLS,
+    "steps": "steps.csv.gz",
     "profiles": "profiles.csv",
-    "effective_depth": "effective_depth.csv",
-    "cells": "cells.csv",
-    "ladder": "cells.csv",
+    "effects": "effects.csv",
     "worth": "worth.csv",
     "stability": "stability.csv",
 }
-"""Tables that only some figures read, by the name of the input."""
+"""Tables of a study by the name of the input. The input `ladder` is of CELLS too."""
 
 
 class FigureManifest(Settings):
@@ -63,8 +62,8 @@ class FigureManifest(Settings):
 def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]:
     """The tables that these figures of a study read; `folder`: the study's tables."""
     reads = {read for figure in declared for read in figure.reads}
-    names = *STUDY_TABLES, *(file for read, file in TABLES_OF.items() if read in reads)
-    return tuple(folder / name for name in dict.fromkeys(names))
+    names = [file for read, file in TABLES_OF.items() if read in reads or file == CELLS]
+    return tuple(folder / name for name in names)
 
 
 def write_figure_manifest(

@@ -15,7 +15,6 @@ from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import Declaration, figures_of_study, files_of
-from fathom.report.learned import mixing_cells, mixing_file, sampled_cells
 from fathom.runs.code_hash import code_hash, digits
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom.runs.run import Run
@@ -147,20 +146,6 @@ class Plan:
             file
             for study, platform in where
             for file in figure_files(f"{folder}/{study}/{platform}", self.figures[study])
-        ]
-
-    def runs_of_figures(
-        self, study: str, platform: Platform, measured: Iterable[Measured]
-    ) -> list[str]:
-        """Run files that a study's figures on a platform read: mixing, manifests for weights."""
-        cells = [cell for where, cell in measured if (where, cell.study) == (platform, study)]
-        reads = {read for figure in self.figures[study] for read in figure.reads}
-        runs = platform.runs(self.config.results)
-        mixing = mixing_cells(cells) if "mixing" in reads else []
-        sampled = sampled_cells(cells) if "samples" in reads else []
-        return [
-            *(str(mixing_file(cell, runs)) for cell in mixing),
-            *(f"{runs}/{cell.path()}/{MANIFEST}" for cell in sampled),
         ]
 
 

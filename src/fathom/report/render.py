@@ -147,7 +147,6 @@ def build_context(
     scale = present_scale(tables["sizes"])
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
-        "published": bool((tables["published"]["platform"] != "").any()),
         "nats_below_plain": len(tables["sizes"]) > 0,
         "multiplier_by_size": len(tables["sizes"]) > 0,
     }

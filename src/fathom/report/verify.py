@@ -22,7 +22,7 @@ from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import of_study
 from fathom.config import Config
 from fathom.report import kept
-from fathom.report.draw import step_times_of, title_of
+from fathom.report.draw import title_of
 from fathom.report.figure_manifest import (
     FIGURE_MANIFEST,
     OVERVIEW_TABLES,
@@ -265,8 +265,6 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
         inputs = tables_of(declared, of_study(tables, study))
-        if any("times" in figure.reads for figure in declared):
-            inputs += step_times_of(config)
         yield FigureSet(folder, names, of, inputs)
     inputs = tuple(tables / name for name in OVERVIEW_TABLES)
     yield FigureSet(figures / "overview", tuple(figures_of("overview")), "overview", inputs)

@@ -323,7 +323,7 @@ PRESENTATION = Presentation(
             ),
         ),
     ),
-    figures=("loss_comparison", "score", "grad_norm_stem", "mixing_matrix"),
+    figures=("loss", "score", "grad_norm_stem"),
     compared=("test_accuracy",),
     # The source's first experiment.
     comparison={

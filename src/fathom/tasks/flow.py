@@ -407,5 +407,5 @@ PRESENTATION = Presentation(
             "finitely many points: dotted in the figure.",
         ),
     ),
-    figures=("loss_comparison", "score", "samples", "distance_by_steps", "drift"),
+    figures=("loss", "score", "distance_by_steps"),
 )

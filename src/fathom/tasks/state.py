@@ -229,6 +229,6 @@ PRESENTATION = Presentation(
         Table("States tracked", ("states_tracked", "state_accuracy")),
         Table("Gradient norm", ("grad_norm_final", "grad_norm_max")),
     ),
-    figures=("score", "accuracy_by_position", "states_tracked", "loss", "grad_norm"),
+    figures=("score", "state_accuracy_by_position", "states_tracked", "loss"),
     compared=("states_tracked",),
 )

@@ -292,7 +292,7 @@ PRESENTATION = Presentation(
     unit="character",
     sizes=sizes,
     tables=(Table("Streams", ("stream_similarity_final",)),),
-    figures=("validation", "final_bits", "similarity", "gates", "trade_off"),
+    figures=("validation_loss", "score", "stream_similarity"),
     compared=("validation_bpc",),
     line="bigram_bpc",  # the embedding and the head alone can learn it
 )

@@ -150,6 +150,6 @@ PRESENTATION = Presentation(
             ),
         ),
     ),
-    figures=("loss_comparison", "score", "grad_norm_comparison", "depth_scaling"),
+    figures=("loss", "score", "grad_norm", "depth_scaling"),
     compared=("gain_final",),
 )

@@ -11,25 +11,20 @@ caption. The outputs and inputs of the workflow, the figures of the reports and 
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
 metric is drawn against step, a profile along its axis, a run metric against depth. `needs`,
-`depths`, `points` and `schemes` set the minimum content of a study; below it the figure would be
-empty and is not made.
+`depths` and `points` set the minimum content of a study; below it the figure would be empty and is
+not made.
 
 Data that a figure can read, by the name of its parameter:
 
     title            study and platform, as in 'depth-mlx on torch'
     score            the study's score (`fathom.metrics.scores.Score`)
-    plain            the name of the study's plain network; None without one
-    parameters       function of (variant, depth): number of parameters of that network
-    bases            label at the study's own rate, by each label that `rates` trains
-    steps, summary, profiles, effects, effective_depth, worth, stability, cells
-                     rows of one study on one platform in the table of that name
-    times            `summary` with the columns of times_summary.csv
+    steps, cells, profiles, effects, worth, stability
+                     rows of one study on one platform in the table of that name, without the
+                     trainings of ladders
     ladder           cells.csv of plain networks, with a column `factor` of their steps
-    mixing           learned mixing over depth by variant (`fathom.report.learned.Mixing`)
-    samples          generated samples of each run (`fathom.report.learned.GeneratedSamples`)
 
-Figures over all studies read whole tables (cells, published, sizes, published_sizes), and `scores`
-and `depth_units` by study.
+Figures over all studies read whole tables (cells, sizes, published_sizes), and `scores` and
+`depth_units` by study.
 
 Names for other modules:
 
@@ -75,6 +70,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fathom.config import Config
+    from fathom.config.study import Study
 
 STUDY = "study"
 OVERVIEW = "overview"
@@ -90,12 +86,8 @@ FORMATS: dict[str, dict[str, None]] = {
 """Formats of every figure, SVG for paper and page, PNG for Markdown, with the metadata to omit: a
 date or a version would change the bytes for the same numbers."""
 
-MOST_LINES = 12
-"""Maximum number of variants in figures with a line for each; beyond it, colours would repeat."""
-
-
-NO_WEIGHTS = "runs of this study keep no weights"
-"""Reason for omitting figures of generated samples."""
+MOST_ROWS = 24
+"""Maximum number of variants in a figure with a row for each."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +111,6 @@ class Declaration:
     """Minimum number of depths; fewer would show no curve."""
     points: int = 1
     """Minimum number of points (variant × depth); fewer would compare nothing."""
-    schemes: int = 1
-    """Minimum number of different connections at one depth."""
     everywhere: bool = False
     """Whether every study has it."""
 
@@ -191,16 +181,14 @@ def _figure_of_metric(name: str) -> Declaration | None:
     elif step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
         reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
         caption = f"{title} against step, for every depth: {step.definition}."
-    elif run and run.averaged:
-        reads = ("summary", "cells", "score", "title")
-        draw = functools.partial(panels.against_depth, metric=name)
-        points = "A dot is a run, a marker the mean over seeds"
-        if name in tasks.times():
-            reads = ("times", "score", "title")
-            draw = lambda times, **others: panels.against_depth(times, name, **others)  # noqa: E731
-            points = "A marker is the mean over seeds, with its 95 % interval"
+    elif run and run.averaged and name not in tasks.times():
+        reads, draw = (
+            ("cells", "score", "title"),
+            functools.partial(panels.against_depth, metric=name),
+        )
         caption = (
-            f"{title} against depth: {run.definition}. {points}. A cross marks a run that diverged."
+            f"{title} against depth: {run.definition}. A dot is a run, a marker the mean over "
+            "seeds. A cross marks a run that diverged."
         )
     else:
         return None
@@ -212,13 +200,11 @@ def _figure_of_metric(name: str) -> Declaration | None:
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
     """The figures of a study, the same on every platform.
 
-    First, with `rates`: stability and effects. Else, if learning rates vary and no two variants
-    share connection and rate: the score against the rate. Else, with contrasts or more than
-    MOST_LINES variants: effects and variants. Then, without `rates`, as a ladder is of one rate and
-    one depth: worth and the ladder, or the frontier if the study has no ladder. Then, with at most
-    MOST_LINES variants: the figures of its task, effective depth if its plain network has a curve
-    over depth, scores without a block if it measures them, and the figures marked `everywhere`.
-    Figures that would be empty are left out.
+    With `rates`: stability. If every connection was trained at every learning rate: the score
+    against the rate. With a ladder of one rate and one depth: worth and the ladder; else, with
+    contrasts: effects. Then, with at most MOST_LINES variants: the figures of its task, and
+    the figures marked `everywhere`; with at most MOST_ROWS, the score. Figures that would be empty
+    are left out.
     """
     return [declared for declared, why in _considered(config, study) if not why]
 
@@ -231,53 +217,48 @@ def left_out(config: Config, study: str) -> dict[str, str]:
 def _considered(config: Config, study: str) -> list[tuple[Declaration, str]]:
     """Every figure that a study could have, and why it would be empty; '' if it would not.
 
-    Figures that need a part that no connection has, or more connections, are not among them.
+    Figures that need a part that no connection has are not among them.
     """
-    added, weights = config.studies[study].ladder_trainings, config.studies[study].weights
-    cells = [cell for cell in config.cells_of(study) if cell.variant not in added]
-    schemes = {cell.variant: config.connection(study, cell.variant) for cell in cells}
-    parts = [part for scheme in schemes.values() for part in settings_of(scheme)]
-    points = {(cell.variant, cell.depth) for cell in cells}
-    depths: dict[int, set[str]] = {}
-    for variant, depth in points:
-        depths.setdefault(depth, set()).add(schemes[variant].model_dump_json())
-    beside = max(map(len, depths.values()), default=0)
+    added = config.studies[study].ladder_trainings
+    points = {(c.variant, c.depth) for c in config.cells_of(study) if c.variant not in added}
+    variants, depths = ({*values} for values in zip(*points, strict=True)) if points else ((), ())
+    parts = [part for v in variants for part in settings_of(config.connection(study, v))]
 
     def why_nothing(declared: Declaration) -> str:
-        if "samples" in declared.reads and not weights:
-            return NO_WEIGHTS
         if len(depths) < declared.depths:
             return "there is one depth" if len(depths) == 1 else f"there are {len(depths)} depths"
         return "there is one variant at one depth" if len(points) < declared.points else ""
 
     return [
         (declared, why_nothing(declared))
-        for declared in map(find, _named(config, study, len(schemes)))
-        if any(isinstance(part, declared.needs) for part in parts) and beside >= declared.schemes
+        for declared in map(find, _named(config.studies[study], len(variants)))
+        if any(isinstance(part, declared.needs) for part in parts)
     ]
 
 
-def _named(config: Config, study: str, variants: int) -> Iterator[str]:
+def _named(study: Study, variants: int) -> Iterator[str]:
     """The names of the figures that a study with this number of variants can have."""
-    settings = config.studies[study]
-    rates = [settings.of(label).optimizer.lr for label in settings.compared]
-    schemes = [config.connection(study, label) for label in settings.compared]
-    points = [(scheme.model_dump_json(), lr) for scheme, lr in zip(schemes, rates, strict=True)]
-    if settings.rate_families:
-        yield from ("stability", "effects")
-    elif len(set(rates)) > 1 and len(set(points)) == len(points):
+    from fathom.report.figures.panels import MOST_LINES
+
+    points = [
+        (study.connection_name(label), study.of(label).optimizer.lr) for label in study.compared
+    ]
+    names, rates = ({*values} for values in zip(*points, strict=True))
+    is_grid = len(points) == len({*points}) == len(names) * len(rates)
+    is_rates = is_grid and len(rates) > 1 and len(names) <= MOST_LINES
+    if study.rate_families:
+        yield "stability"
+    if is_rates:
         yield "score_against_rate"
-    elif settings.contrasts or variants > MOST_LINES:
-        yield from ("effects", "variants")
-    if not settings.rate_families:
-        yield from ("worth", "ladder") if settings.ladder else ("frontier",)
+    if study.ladder and not study.rate_families:
+        yield from ("worth", "ladder")
+    elif study.contrasts:
+        yield "effects"
     if variants <= MOST_LINES:
-        yield from tasks.presentation(settings.task).figures
-        if config.depth_control(study):
-            yield "effective_depth"
-        if settings.leave_out_blocks:
-            yield "score_without_block"
+        yield from tasks.presentation(study.task).figures
         yield from (name for name, one in figures_of(STUDY).items() if one.everywhere)
+    elif variants <= MOST_ROWS and not is_rates:
+        yield "score"
 
 
 def draw_figures(
@@ -292,7 +273,7 @@ def draw_figures(
     `depth_unit`: the unit of depth, if all data are of one task.
     """
     found = {}
-    with style.from_defaults(), style.worded(labels or {}, depth_unit):
+    with style.from_defaults(), style.in_style(), style.worded(labels or {}, depth_unit):
         for one in declared:
             lines = (one.question, style.words(title))
             data["title"] = "\n".join(line for line in lines if line)

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from fathom import tasks
-from fathom.metrics.steps import POSITIVE, SHARE
-from fathom.report.figures import frames, palette, style
+from fathom.metrics.steps import POSITIVE
+from fathom.report.figures import frames, style
+from fathom.report.figures.palette import colour_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
     from fathom.metrics.scores import Score
 
-SMOOTH = 50
-"""Number of averaging windows in a curve of every step; noise of batches would hide it."""
+MOST_LINES = 8
+"""Maximum number of variants with a line for each; beyond it, a figure has rows or is not drawn."""
 
-WIDE = 16
-"""Ratio of depths from which their axis is logarithmic, as small ones overlap on a linear axis."""
-
-
-PERFECT = 0.99
-"""Mean share from which a panel shows no difference from 1."""
+MOST_PANELS = 6
+"""Maximum number of depths with a panel for each; beyond it, only the deepest."""
 
 
 def step_label(metric: str, rows: pd.DataFrame) -> str:
@@ -72,169 +66,112 @@ def is_log(metric: str) -> bool:
 # --- against step -------------------------------------------------------------------------------
 
 
-def against_step(
-    steps: pd.DataFrame,
-    metric: str,
-    title: str,
-    *,
-    label: str = "",
-    log: bool | None = None,
-    levels: Mapping[str, float | None] | None = None,
-) -> Figure:
-    """A panel for each depth: a step metric against step, a line for each variant.
+def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
+    """A panel for each compared depth: a step metric against step, a line for each variant.
 
-    `label` and `log` override the metric's own. `levels`: values at which to draw dotted lines, by
-    name.
+    A metric of every step is smoothed unless it is a whole number: a point is a mean of the last
+    steps. A cross above the panel is the first step at which a run is not finite.
     """
     entry = tasks.step_metrics()[metric]
-    steps = frames.evaluations(steps, metric) if entry.when == "evaluations" else steps
+    is_evaluated = entry.when == "evaluations"
+    if is_evaluated and metric in steps:
+        steps = steps[steps["step"].isin(steps.loc[steps[metric].notna(), "step"])]
     having = frames.with_or_failed(steps, metric)
     if having.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
-    depths = sorted(having["depth"].unique())
-    page, axes = style.panels(len(depths), sharey=True)
-    marks = [
-        curves(ax, having[having["depth"] == depth], metric, log=log, levels=levels)
-        for ax, depth in zip(axes, depths, strict=True)
-    ]
-    for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        row = (
-            position - position % style.PANELS_PER_ROW
-        )  # panels in a row share an axis and the height of titles
-        if position > row:
-            ax.set_ylabel("")
-        elif label:
-            ax.set_ylabel(label)
-        ax.set_title(
-            style.count_layers(depth), pad=6 + 24 * max(marks[row : row + style.PANELS_PER_ROW])
-        )
-    return style.finish(page, title, style.legend_handles(having["variant"].unique()))
+    page, axes, variants = _of_depths(having)
+    label = step_label(metric, having)
+    for depth, ax in axes.items():
+        rows = having[having["depth"] == depth]
+        is_smooth = entry.when == "every step" and not entry.whole
+        window = max(1, rows["step"].nunique() // frames.SMOOTH) if is_smooth else 1
+        curves(ax, rows, "step", metric, variants, log=entry.log, window=window)
+        for variant, runs in rows.groupby("variant", sort=False):
+            if broken := frames.first_nonfinite(runs, metric if is_evaluated else ""):
+                style.cross(ax, broken[0], colour_of(variant), "not finite from this step")
+        last = int(rows["step"].max())
+        ax.set(xlabel="step", xlim=(-0.02 * last, 1.02 * last or 1))
+        style.whole_ticks(ax)
+        if entry.whole:
+            style.whole_ticks(ax, "y")
+        if window > 1:
+            label = f"{step_label(metric, having)},\nmean of {window} steps"
+    next(iter(axes.values())).set_ylabel(label)
+    return style.finish(page, title)
 
 
 def along(profiles: pd.DataFrame, metric: str, title: str, *, exact: str = "") -> Figure:
-    """A panel for each depth: a profile along its axis, a line for each variant.
+    """A panel for each compared depth: a profile along its axis, a line for each variant.
 
-    `exact`: a profile that is the same in every run, drawn dotted. For shares, a depth at which all
-    means are PERFECT has no panel; the title names it.
+    `exact`: a profile that is the same in every run, drawn dotted.
     """
     entry = tasks.step_metrics()[metric]
     own = profiles[profiles["metric"] == metric]
     if own.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
-    depths = sorted(own["depth"].unique())
-    full = [depth for depth in depths if entry.bounds == SHARE and _is_perfect(own, depth)]
-    if full:
-        counts = ", ".join(style.count_layers(depth) for depth in full)
-        title += f"\nnot drawn, as every mean is {PERFECT:g} or more: {counts}"
-        depths = [depth for depth in depths if depth not in full]
-    if not depths:
-        return style.placeholder(title)
-    own = own[own["depth"].isin(depths)]
     same = profiles[profiles["metric"] == exact].drop_duplicates("at")
-    theory = same["at"].astype(float), same["value"].astype(float)
-    page, axes = style.panels(len(depths), sharey=True)
-    for position, (ax, depth) in enumerate(zip(axes, depths, strict=True)):
-        course = frames.over_seeds(own[own["depth"] == depth], "at", "value", geometric=entry.log)
-        style.bands(ax, course, "at")
+    page, axes, variants = _of_depths(own)
+    for depth, ax in axes.items():
+        curves(ax, own[own["depth"] == depth], "at", "value", variants, log=entry.log)
         if exact:
-            ax.plot(*theory, color=palette.GREY, ls=":", zorder=1)
-        if entry.log:
-            style.log_if_wide(ax)
-        places = course["at"]
-        if places.min() > 0 and places.max() >= WIDE * places.min():
+            label = in_words(tasks.step_metrics()[exact].label)
+            ax.plot(
+                same["at"].astype(float), same["value"].astype(float), label=label, **style.LEVEL
+            )
+        places = own["at"].astype(float)
+        if entry.log and places.min() > 0:
             ax.set_xscale("log")
         elif (places % 1 == 0).all():
             style.whole_ticks(ax)
         ax.set_xlabel(entry.along)
-        ax.set_ylabel("" if position % style.PANELS_PER_ROW else entry.label)
-        ax.set_title(style.count_layers(depth))
-    handles = style.legend_handles(own["variant"].unique())
-    if exact:
-        looks = {"color": palette.GREY, "ls": ":"}
-        handles.append(style.legend_handle(in_words(tasks.step_metrics()[exact].label), **looks))
-    return style.finish(page, title, handles)
+    next(iter(axes.values())).set_ylabel(entry.label)
+    return style.finish(page, title)
 
 
-def _is_perfect(profile: pd.DataFrame, depth: int) -> bool:
-    """Whether every variant's mean over seeds is at least PERFECT at every place."""
-    of_places = profile[profile["depth"] == depth].groupby(["variant", "at"])["value"]
-    return bool((of_places.mean() >= PERFECT).all())
-
-
-def side_by_side(steps: pd.DataFrame, metrics: Sequence[str], title: str) -> Figure:
-    """Step metrics in columns, depths in rows; the title names variants whose curves coincide.
-
-    Variants and whole columns without a metric are left out; the title names such columns.
-    """
-    having = {metric: frames.with_all(steps, [metric]) for metric in metrics}
-    kept = [metric for metric in metrics if not having[metric].empty]
-    for metric in metrics:
-        if metric not in kept:
-            title += f"\nno variant has a {in_words(step_label(metric, steps))}"
-    if not kept:
-        return style.placeholder(title)
-    whole = pd.concat(having.values())
-    depths = sorted(whole["depth"].unique())
-    page, axes = style.grid(len(depths), len(kept), (style.WIDTH, 4.4 * len(depths)))
-    for row, depth in zip(axes, depths, strict=True):
-        for ax, metric in zip(row, kept, strict=True):
-            rows = having[metric][having[metric]["depth"] == depth]
-            marks = curves(ax, rows, metric)
-            ax.set_title(style.count_layers(depth), pad=6 + 24 * marks)
-    variants = [v for v in steps["variant"].unique() if v in set(whole["variant"])]
-    same = frames.coinciding(frames.with_all(steps, kept), kept)
-    return style.finish(page, title + coincide(same), style.legend_handles(variants))
-
-
-def coincide(groups: Sequence[Sequence[str]]) -> str:
-    """A line of a title that names variants whose curves coincide; empty without any."""
-    named = "; ".join(", ".join(map(style.label_of, group)) for group in groups)
-    return "\n" + textwrap.fill(f"these coincide: {named}", 90) if groups else ""
+def _of_depths(table: pd.DataFrame) -> tuple[Figure, dict[int, Axes], list[str]]:
+    """A figure, its panels by depth and the variants that it compares."""
+    depths = frames.compared_depths(table, MOST_PANELS)
+    page, axes = style.panels(len(depths), sharey=True)
+    for ax, depth in zip(axes, depths, strict=True):
+        ax.set_title(style.count_layers(depth), pad=18)
+    variants = list(table.loc[table["depth"].isin(depths), "variant"].unique())
+    return page, dict(zip(depths, axes, strict=True)), variants
 
 
 def curves(
     ax: Axes,
     rows: pd.DataFrame,
+    axis: str,
     metric: str,
+    variants: Sequence[str],
     *,
-    log: bool | None = None,
-    levels: Mapping[str, float | None] | None = None,
-) -> int:
-    """Draw a step metric of one depth; return the number of marks above the panel.
-
-    A panel without data says so. `log`, `levels`: see `against_step`. A metric of every step is
-    smoothed unless it is a whole number: a point is a mean of the last steps.
-    """
-    entry = tasks.step_metrics()[metric]
-    failures = frames.failures(rows, metric if entry.when == "evaluations" else "")
-    if metric not in rows or (rows[metric].isna().all() and failures.empty):
-        style.say(ax, f"no variant has a\n{in_words(entry.label)}")
-        return 0
-    log = entry.log if log is None else log
-    for name, value in (levels or {}).items():  # before the curves, as levels affect the axis
-        if value is not None:
-            style.level(ax, name, value)
-    has_all = entry.when == "every step" and not entry.whole
-    window = max(1, rows["step"].nunique() // SMOOTH) if has_all else 1
-    course = frames.over_seeds(rows, "step", metric, window, geometric=log)
-    style.curves(ax, course, failures, int(rows["step"].max()), log=log)
-    if entry.whole:
-        style.counts(ax)
-    label = step_label(metric, rows)
-    ax.set_ylabel(label + (f",\nmean of {window} steps" if window > 1 else ""))
-    return len(failures)
+    log: bool,
+    window: int = 1,
+) -> None:
+    """Draw a line for each variant, its mean, and a band, the range over its seeds."""
+    course = frames.over_seeds(rows, axis, metric, window, geometric=log)
+    for variant, points in course.groupby("variant", sort=False):
+        points = points.astype({axis: float, "mean": float, "low": float, "high": float})
+        looks = style.curve(variant, variants.index(variant))
+        marker = "o" if len(points) == 1 else None
+        ax.plot(points[axis], points["mean"], marker=marker, lw=1.8, **looks)
+        ax.fill_between(
+            points[axis], points["low"], points["high"], color=looks["color"], alpha=0.15, lw=0
+        )
+    if ax.has_data():
+        style.value_axis(ax, log=log)
 
 
 # --- against depth ------------------------------------------------------------------------------
 
 
 class Values(NamedTuple):
-    """Values of a run metric or the score by group of seeds, and their presentation."""
+    """Values of a run metric or the score, and their presentation."""
 
-    groups: pd.DataFrame
-    """Result of `frames.groups_of_seeds`."""
-    runs: pd.DataFrame | None
-    """Result of `frames.runs_of`, drawn in place of intervals."""
+    means: pd.DataFrame
+    """Result of `frames.means_of`."""
+    runs: pd.DataFrame
+    """Runs with a value, from `frames.runs_of`."""
     label: str
     """Label of its axis."""
     levels: dict[str, float]
@@ -244,177 +181,104 @@ class Values(NamedTuple):
 
 
 def values_of(
-    summary: pd.DataFrame,
-    metric: str,
-    score: Score | None = None,
-    start: str = "",
-    cells: pd.DataFrame | None = None,
+    cells: pd.DataFrame, metric: str, score: Score | None = None, start: str = ""
 ) -> Values:
     """The values of a run metric, or of the score if `metric` is 'score' or the score's metric.
 
-    `summary`, `cells`: rows of one study on one platform. `start`: see `against_depth`.
+    `cells`: rows of one study on one platform. `start`: see `against_depth`.
     """
     if score is not None and metric in ("score", score.metric):
-        metric, label, levels = "score", score_label(score), levels_of(summary, score)
-        log = is_log(score.metric)
+        log, label = is_log(score.metric), score_label(score)
+        levels, metric = levels_of(cells, score), "score"
     else:
-        label, levels, log = run_label(metric, summary), {}, is_log(metric)
-    groups = frames.groups_of_seeds(summary, metric, start)
-    runs = None if cells is None else frames.runs_of(cells, metric, groups)
-    values = groups["mean"] if runs is None else runs["value"]
-    levels = frames.near(levels, values)
-    if runs is not None and log:
-        groups = frames.without_means_of_split(groups, runs)
-    return Values(groups, runs, label, levels, log)
+        log, label, levels = is_log(metric), run_label(metric, cells), {}
+    runs = frames.runs_of(cells, metric, start)
+    means = frames.means_of(runs, geometric=log, all_failed=metric == "score")
+    runs = runs.dropna(subset="value")
+    levels = frames.near(levels, runs["value"])
+    return Values(means, runs, label, levels, log)
 
 
-DOT: dict[str, Any] = {"marker": "o", "ms": 6, "alpha": 0.5, "mew": 0, "ls": ""}
-"""Marker style of a run."""
-
-
-def points(ax: Axes, values: Values, variants: Sequence[str]) -> None:
-    """Draw values of one depth: a row for each variant, top down, with a dot for every run.
-
-    A line across the dots is their mean. A variant without values has an empty row; one with a
-    failed run has a cross at its start, or the words 'not finite' beside the values.
-    """
-    for row in values.groups.to_dict("records"):
-        colour, y = palette.colour_of(row["variant"]), variants.index(row["variant"])
-        if values.runs is not None:
-            own = values.runs.loc[values.runs["variant"] == row["variant"], "value"]
-            ax.plot(own, [y] * len(own), color=colour, **DOT)
-        if not row["failed"]:
-            bars = style.error_bars(row["mean"], row["low"], row["high"])
-            ax.errorbar(
-                row["mean"], y, xerr=bars if values.runs is None else None, color=colour,
-                marker="|", ms=16, mew=3, capsize=5,
-            )  # fmt: skip
-        elif math.isfinite(row["mean"]):
-            ax.plot(row["mean"], y, color=colour, clip_on=False, **style.CROSS)
+def points(values: Values, title: str) -> Figure:
+    """Values of one depth: a row for each variant, a dot for every run, a bar at their mean."""
+    variants = list(values.means["variant"].unique())
+    page, ax, places = style.row_panel([(style.label_of(variant), {}) for variant in variants])
+    for row in values.means.to_dict("records"):
+        colour, y = colour_of(row["variant"]), places[variants.index(row["variant"])]
+        own = values.runs.loc[values.runs["variant"] == row["variant"], "value"]
+        ax.plot(own, [y] * len(own), color=colour, **style.DOT)
+        if row["failed"]:
+            style.cross(ax, y, colour, value=row["mean"], axis="y")
         else:
-            ax.text(
-                0.98, y, "not finite", color=colour, transform=ax.get_yaxis_transform(),
-                ha="right", va="center",
-            )  # fmt: skip
-    style.vertical_levels(ax, values.levels)
-    if values.log:
-        style.log_if_wide(ax, "x")
-    if ax.get_xscale() == "linear":
-        style.as_constant(ax, "x")
-    style.rows_of_names(ax, [style.label_of(variant) for variant in variants])
-    ax.set_xlabel(values.label)
+            ax.plot(row["mean"], y, "|", ms=14, mew=3, color=colour)
+    for i, (label, value) in enumerate(values.levels.items()):
+        style.level(ax, label, value, i, "x")
+    style.name(ax, "mean over seeds", marker="|", ms=14, mew=3)
+    style.value_axis(ax, "x", log=values.log)
+    ax.set_xlabel(" ".join(values.label.split()))
+    ax.set_title(style.count_layers(values.means["depth"].iloc[0]))
+    return style.finish(page, title)
 
 
-def lines(ax: Axes, values: Values, axis: str, of: str, apart: float = 5) -> list[Line2D]:
+def lines(ax: Axes, values: Values, axis: str, of: str) -> list[float]:
     """Draw values against the column `axis`: a line of means for each value of `of`.
 
-    Lines are shifted by `apart` points, so that values at the same place do not overlap. A line to
-    a cross is dashed. No line leads to seeds without a mean. Returns the legend.
+    The places of the axis are evenly spaced, and marks at one place side by side. A cross is a run
+    that diverged: at the mean of `start`, or above the panel. Returns the places.
     """
-    groups = values.groups.sort_values(axis, kind="stable")
-    names = list(groups[of].unique())
-    lost = groups["failed"] & groups["mean"].isna()
-    for position, (name, group) in enumerate(groups.groupby(of, sort=False)):
-        colour, known = palette.colour_of(name), group[~lost.loc[group.index]].to_dict("records")
-        aside = style.aside(position, len(names), apart)
-        beside = {"color": colour, "transform": style.shifted(ax, aside)}
-        for a, b in itertools.pairwise(known):
-            line = "--" if a["failed"] or b["failed"] else "-"
-            ax.plot([a[axis], b[axis]], [a["mean"], b["mean"]], line, **beside)
-        whole, failed = group[~group["failed"]], group[group["failed"] & group["mean"].notna()]
-        bars = style.error_bars(whole["mean"], whole["low"], whole["high"])
-        ax.errorbar(
-            whole[axis], whole["mean"], ls="", ms=8, capsize=5, marker=palette.marker_of(position),
-            yerr=bars if values.runs is None else None, **beside,
-        )  # fmt: skip
-        if values.runs is not None:
-            own = values.runs[values.runs[of] == name]
-            ax.plot(own[axis], own["value"], **DOT, **beside)
-            ax.update_datalim(own[[axis, "value"]].to_numpy(float))
-        ax.plot(failed[axis], failed["mean"], ls="", **style.CROSS, **beside)
-        for column in ("mean", "low", "high") if values.runs is None else ("mean",):
-            # Matplotlib does not count shifted points.
-            ax.update_datalim(group[[axis, column]].dropna().to_numpy(float))
-    ax.autoscale_view()
-    style.crosses(ax, groups.loc[lost, axis], [palette.colour_of(n) for n in groups.loc[lost, of]])
-    ax.set_ylabel(values.label)
-    value_axis(ax, values.levels, log=values.log)
-    handles = [
-        style.legend_handle(
-            style.label_of(name), color=palette.colour_of(name), marker=palette.marker_of(i), ms=7
+    means = values.means.sort_values(axis, kind="stable")
+    places, names = sorted(means[axis].unique()), list(values.means[of].unique())
+    for position, (name, group) in enumerate(values.means.groupby(of, sort=False)):
+        group = group.sort_values(axis, kind="stable")
+        looks, shift = style.series(name, position), style.aside(position, len(names), 0.5)
+        x = group[axis].map(places.index) + shift
+        whole = np.flatnonzero(~group["failed"])  # others have a cross
+        ax.plot(x, group["mean"], label=style.label_of(name), markevery=whole, **looks)
+        runs = values.runs[values.runs[of] == name]
+        ax.plot(
+            runs[axis].map(places.index) + shift, runs["value"], color=looks["color"], **style.DOT
         )
-        for i, name in enumerate(names)
-    ]
-    return handles + ([diverged_handle()] if lost.any() else [])
-
-
-def diverged_handle(where: str = "a run diverged") -> Line2D:
-    """The legend entry of a cross."""
-    return style.mark_handle(where, **style.CROSS)
-
-
-def value_axis(
-    ax: Axes, levels: Mapping[str, float], *, log: bool, side: Literal["left", "right"] = "left"
-) -> None:
-    """Set up the y axis of drawn values: its levels, named at `side`, and its scale."""
-    for name, value in levels.items():
-        style.level(ax, name, value, side=side)
-    if log:
-        style.log_if_wide(ax)
-    if ax.get_yscale() == "linear":
-        style.as_constant(ax)
+        for at, mean in zip(x[group["failed"]], group.loc[group["failed"], "mean"], strict=True):
+            style.cross(ax, at, looks["color"], value=mean)
+    for i, (label, value) in enumerate(values.levels.items()):
+        style.level(ax, label, value, i)
+    style.value_axis(ax, log=values.log)
+    ax.set_xticks(range(len(places)), [f"{place:g}" for place in places])
+    ax.set(ylabel=values.label, xlim=(-0.5, len(places) - 0.5))
+    return places
 
 
 def against_depth(
-    summary: pd.DataFrame,
-    metric: str,
-    title: str,
-    *,
-    cells: pd.DataFrame | None = None,
-    score: Score | None = None,
-    start: str = "",
+    cells: pd.DataFrame, metric: str, title: str, *, score: Score | None = None, start: str = ""
 ) -> Figure:
-    """A run metric against depth: a line for each variant, and the runs of `cells` as dots.
+    """A run metric against depth: a line for each variant, a dot for each run.
 
-    Without `cells`, intervals over seeds. A cross: a run diverged. It stands at the mean of the run
-    metric `start`, if given, else above the panel. With one depth: a row for each variant. `score`:
-    of the study; if the metric is the score's, lines at chance and of the oracle are drawn.
+    A cross: a run diverged. It stands at the mean of the run metric `start`, if given, else above
+    the panel. With one depth or more than MOST_LINES variants: a row for each variant at the common
+    depth. `score`: of the study; the score's figure has lines at chance and of the oracle.
     """
-    if f"{metric}_n" not in summary:  # a metric of another task
-        return style.placeholder(f"{title}\nno run has a {in_words(run_label(metric, summary))}")
-    values = values_of(summary, metric, score, start, cells)
-    groups = values.groups
-    if groups.empty:
+    if metric not in cells:  # a metric of another task
+        return style.placeholder(f"{title}\nno run has a {in_words(run_label(metric, cells))}")
+    values = values_of(cells, metric, score, start)
+    if values.means.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")
-    depths, variants = sorted(groups["depth"].unique()), list(groups["variant"].unique())
-    where = "at the first step: a run diverged" if start else "a run diverged"
-    handles = [diverged_handle(where)] if groups["failed"].any() else []
-    if len(depths) == 1:
-        page, ((ax,),) = style.grid(1, 1, (style.WIDTH, 2.3 + 0.4 * len(variants)))
-        ax.set_title(style.count_layers(depths[0]))
-        points(ax, values, variants)
-        ax.set_xlabel(" ".join(values.label.split()))
-        is_crossed = groups["mean"][groups["failed"]].notna().any()
-        return style.finish(page, title, handles if is_crossed else [])
-    page, (ax,) = style.panels(1)
-    named = lines(ax, values, "depth", "variant")
-    if depths[-1] >= WIDE * depths[0]:
-        style.log_ticks(ax, depths, base=2)
-    ax.set_xticks(depths, [str(depth) for depth in depths])
+    if values.means["depth"].nunique() == 1 or values.means["variant"].nunique() > MOST_LINES:
+        own = values_of(frames.at_common_depth(cells), metric, score, start)
+        return points(own, title)
+    page, (ax,) = style.panels()
+    lines(ax, values, "depth", "variant")
     ax.set_xlabel(style.depth_label())
-    return style.finish(page, title, named[: len(variants)] + handles)
+    return style.finish(page, title)
 
 
-def levels_of(table: pd.DataFrame, score: Score) -> dict[str, float]:
+def levels_of(cells: pd.DataFrame, score: Score) -> dict[str, float]:
     """The levels drawn with a score, by name: chance and its oracle.
 
-    `table`: the rows of one study in cells.csv or summary.csv.
+    `cells`: the rows of one study in cells.csv.
     """
-    found = {"chance": frames.constant(table, "score_chance")}
+    found = {"chance": frames.constant(cells, "score_chance")}
     if score.oracle and isinstance(score.oracle.level, str):
-        metric = score.oracle.level
-        column = metric if metric in table else f"{metric}_mean"
-        found[score.oracle.label] = frames.constant(table, column)
+        found[score.oracle.label] = frames.constant(cells, score.oracle.level)
     elif score.oracle and score.oracle.level != score.perfect:  # the edge of the axis needs no line
         found[score.oracle.label] = score.oracle.level
     return {name: value for name, value in found.items() if value is not None}
