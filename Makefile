@@ -123,14 +123,14 @@ test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay 
 lint: $(STAMP) ## style of Python and Snakemake files; whether schema and tables are current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/snakefmt --check workflow
+	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/fathom schema --check
 	$(SNAKEMAKE) --lint
 
 format: $(STAMP) ## rewrite Python and Snakemake files in the project's style
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
-	$(BIN)/snakefmt workflow
+	$(BIN)/snakefmt Snakefile workflow
 
 verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify

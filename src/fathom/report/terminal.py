@@ -12,6 +12,7 @@ from rich.table import Table
 from fathom import tasks
 from fathom.analysis.platforms import labels_of
 from fathom.report.formatting import count_layers
+from fathom.runs.estimate import basis_of
 from fathom.runs.run import STATUSES, Run, group_of
 from fathom.runs.status import Status, count_statuses
 from fathom.system.text import format_duration
@@ -99,13 +100,9 @@ def _left(status: Status) -> str:
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})
-    basis = (
-        f"The time is an estimate from {status.timed} finished cells."
-        if status.timed
-        else "The time is a guess from the size of the networks: nothing was timed here yet."
-    )
     left = f"{len(status.left)} of {cells} cells left to run here"
-    return f"{left}: about {format_duration(status.seconds)} on one core.\n{basis}"
+    time = f"{format_duration(status.seconds)} on one core.\nThe time is {basis_of(status.timed)}."
+    return f"{left}: about {time}"
 
 
 def _studies(status: Status, studies: Sequence[str]) -> Table:
