@@ -4,9 +4,11 @@ import re
 
 import pytest
 import yaml
+from rich.cells import cell_len
 
 from fathom import cli, library
 from fathom.config import ConfigError, load_config
+from fathom.library import NAMES
 from fathom.models.connections.about import ABOUT
 from fathom.models.connections.schemes import SCHEMES, resolve
 from fathom.report.schemes import (
@@ -129,6 +131,21 @@ def test_a_short_name_gives_its_scheme_in_every_network(capsys):
     out = capsys.readouterr().out
     assert set(yaml.safe_load(out)["connections"]) == {"mhc_dynamic", "mhc_demo"}
     assert "  # source: mHC-demo\n" in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    cli.main(["schemes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert [line.split()[0] for line in lines[1:-1]] == list(NAMES)
+    assert max(map(cell_len, lines[:-1])) <= width
+    assert any("DeepSeek V4, in tr" in line for line in lines)
+    cli.main(["schemes", "--long"])
+    told = capsys.readouterr().out.split("\n")
+    assert {*NAMES} <= {*told}
+    assert "  H_res: sinkhorn" in "\n".join(told)
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])

@@ -248,6 +248,19 @@ def read_reset(file: Path) -> dict[str, dict[str, str]]:
     }
 
 
+def in_short() -> Iterator[tuple[str, str, str]]:
+    """Yield name, source and formula of each named scheme."""
+    for name, settings in NAMES.items():
+        if about := ABOUT.get(name):
+            others = len(about.releases) - 1
+            is_more = others > 1  # a second one is the same model in another package
+            yield name, f"{about.source}{f' and {others} more' if is_more else ''}", about.formula
+        else:
+            base = settings["connection"]
+            own = list_settings(*(_named(n, streams=STREAMS) for n in (name, base)))
+            yield name, "this study", f"as {base}, with {own}"
+
+
 def as_text() -> str:
     """All named schemes as paragraphs, and an explanation of their numbers."""
     lines, about = [], about_schemes()

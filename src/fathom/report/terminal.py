@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fathom import tasks
 from fathom.analysis.platforms import labels_of
@@ -93,6 +94,24 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
         console.print(text, soft_wrap=True, markup=False)
     if len(effects) > len(shown):
         console.print(f"… and {len(effects) - len(shown)} more contrasts: fathom status --all")
+
+
+def print_schemes(schemes: Sequence[tuple[str, str, str]]) -> None:
+    """Print a line for each (name, source, formula), cut to the width of the terminal."""
+    table = Table(header_style="", box=None, pad_edge=False, expand=True)
+    table.add_column("scheme", no_wrap=True, width=max(len(name) for name, _, _ in schemes))
+    table.add_column("source", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("formula", no_wrap=True, overflow="ellipsis", ratio=3)
+    for row in schemes:
+        table.add_row(*map(Text, row))
+    console = Console()
+    console.print(table)
+    console.print(SCHEMES_HINT, soft_wrap=True, markup=False)
+
+
+SCHEMES_HINT = (
+    "fathom schemes NAME: its settings as YAML; fathom schemes --long: components and costs of all"
+)
 
 
 def _left(status: Status) -> str:
