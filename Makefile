@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
   new-releases
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 all: $(STAMP) ## set up, then regenerate every result that is not up to date
 	$(SNAKEMAKE) --quiet all -- data || echo "going on without the studies whose data set is missing"

@@ -1,5 +1,6 @@
 """Makefile: arguments that `setup` passes to pip, and files that `clean` keeps."""
 
+import re
 import shutil
 import subprocess
 
@@ -24,6 +25,12 @@ def make(tmp_path):
         return done.stdout
 
     return run
+
+
+def test_help_lists_each_target_apart_from_its_purpose(make):
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (PROJECT / "Makefile").read_text(), re.M))
+    lines = make("help").splitlines()
+    assert {re.split(r"\s{2,}", line)[0] for line in lines} == targets
 
 
 # --- setup ---------------------------------------------------------------------------------------

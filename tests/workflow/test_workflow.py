@@ -191,16 +191,17 @@ def test_data_fetched_after_a_training_retrains_nothing(fresh, monkeypatch):
     Path("grid.yaml").write_text(only({"text-arms": text}))
     Path("data/shakespeare").mkdir(parents=True)
     Path("data/shakespeare/SHA256SUMS").write_text("")
-    assert rules(fresh.planned("text-arms")) == {"train"}
     config = load_config(["config.yaml", *SMOKE[1:]])
     (cell,) = config.cells()
+    target = f"results/smoke/runs/{cell.path()}/metrics.jsonl"
+    assert rules(fresh.planned(target)) == {"train"}
     run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
     verdict = {"manifest": read_manifest(run)["sha256"]}
     (run / "verdict.json").write_text(json.dumps(verdict))
-    assert fresh.planned("text-arms") == []
+    assert fresh.planned(target) == []
     shutil.rmtree("data/shakespeare")
     shutil.rmtree(run)
-    assert rules(fresh.planned("text-arms")) == {"fetch", "train"}
+    assert rules(fresh.planned(target)) == {"fetch", "train"}
 
 
 @pytest.mark.slow
