@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
   new-releases
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 all: $(STAMP) ## set up, then regenerate every result that is not up to date
 	$(SNAKEMAKE) --quiet all -- data || echo "going on without the studies whose data set is missing"
@@ -55,6 +55,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $(STAMP)
 
 test: $(STAMP) ## set up, then run every fast test
+	@$(PUT_BACK)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # test-reference is one chain of steps. What CI runs beside it takes what it leaves.
@@ -123,14 +124,14 @@ test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay 
 lint: $(STAMP) ## style of Python and Snakemake files; whether schema and tables are current
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
-	$(BIN)/snakefmt --check workflow
+	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/fathom schema --check
 	$(SNAKEMAKE) --lint
 
 format: $(STAMP) ## rewrite Python and Snakemake files in the project's style
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
-	$(BIN)/snakefmt workflow
+	$(BIN)/snakefmt Snakefile workflow
 
 verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify
@@ -142,13 +143,28 @@ verify: $(STAMP) ## check every result against what it was made from
 # REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py. ALSO are targets
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
+#
+# Until the hashes are recorded, the former result is in ASIDE: if `make reference` was killed or failed,
+# the next start puts it back. RENDERING holds the process id of a make that is still at it.
+ASIDE := results/.reference
+RENDERING := $(ASIDE).pid
+IS_RENDERED := kill -0 $$(cat $(RENDERING) 2>/dev/null || echo none) 2>/dev/null
+define PUT_BACK
+rm -rf $(ASIDE).old; [ ! -d $(ASIDE) ] || $(IS_RENDERED) || { for part in $$(ls $(ASIDE)); do \
+  rm -rf results/reference/$$part && mv $(ASIDE)/$$part results/reference/ || exit 1; done; rmdir $(ASIDE); }
+endef
 reference: $(STAMP) ## render results/reference from its bundles alone
+	@! $(IS_RENDERED) || { echo "another make renders results/reference"; exit 1; }
+	@$(PUT_BACK)
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
-	rm -rf $(addprefix results/reference/,figures studies tables)
+	@mkdir -p $(ASIDE); echo $$PPID > $(RENDERING)
+	@cd results/reference && for part in figures studies tables config.json SHA256SUMS *.md; do \
+	  [ ! -e $$part ] || mv $$part ../.reference/ || exit 1; done
 	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
 	$(BIN)/python benchmarks/record.py results/reference
+	@mv $(ASIDE) $(ASIDE).old; rm -rf $(ASIDE).old $(RENDERING)
 
 # Of the runs that `make reference` has imported.
 page: $(STAMP) ## results/reference/index.html, the page of the reference

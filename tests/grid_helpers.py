@@ -7,7 +7,7 @@ from pathlib import Path
 from fathom.config import read_yaml
 
 PROJECT = Path(__file__).parents[1]
-PARTS = (".test", "src", "workflow", "report", "envs", "config.yaml")
+PARTS = (".test", "src", "Snakefile", "profiles", "workflow", "report", "envs", "config.yaml")
 
 
 def only(studies, **settings):
@@ -21,14 +21,14 @@ def only(studies, **settings):
 
 
 def copy_parts(folder, parts):
-    """Copy these files and folders of the project, without `__pycache__` and `*.egg-info`."""
+    """Copy these files, folders and links of the project, without `__pycache__`, `*.egg-info`."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for part in parts:
         source = PROJECT / part
-        if source.is_dir():
+        if source.is_dir() and not source.is_symlink():
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
-            shutil.copy(source, folder / part)
+            shutil.copy(source, folder / part, follow_symlinks=False)
 
 
 def copy_project(folder, grid):

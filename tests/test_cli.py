@@ -163,6 +163,19 @@ def test_every_chosen_cell_is_trained(folder, fathom):
         assert {file.name for file in manifest.parent.iterdir()} == ARRIVED
 
 
+@pytest.mark.parametrize("absent", [[], ["snakemake"]])
+def test_training_ends_with_its_folder_and_the_next_command(trained, absent):
+    Path("config.yaml").rename("mine.yaml")
+    command = ["train-all", "--config", "mine.yaml", "--set", "seeds=[0]"]
+    *_, where, what_next = run_without(absent, trained, command).stderr.splitlines()
+    assert where.startswith("results/runs: ")
+    if absent:
+        assert "`fathom bundle create --out runs.tar.xz --config=mine.yaml`" in what_next
+    else:
+        assert "--configfile mine.yaml --replace-workflow-config --config 'seeds=[0]'`" in what_next
+        assert "results/cuts/seeds-0/index.html" in what_next
+
+
 def test_estimate_names_missing_data(tmp_path, fathom, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = {"task": "text", "recipe": "torch-defaults", "variants": ["baseline"], "depths": [2]}
@@ -179,7 +192,7 @@ def test_estimate_names_missing_data(tmp_path, fathom, monkeypatch):
 
 def test_only_missing_corrupt_or_stale_cells_are_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
-    status, _, (line,) = fathom("train-all")
+    status, _, (line, *_) = fathom("train-all")
     assert status == 0
     assert line.startswith("fathom: nothing to do")
     assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before

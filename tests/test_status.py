@@ -28,8 +28,9 @@ def installed(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def assumed(monkeypatch):
-    """A step is assumed to take a tenth of a second for each layer."""
+    """A step is assumed to take a tenth of a second for each layer, and a job STARTUP more."""
     monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: 0.1 * spec.depth)
+    monkeypatch.setattr(estimate, "startup_seconds", lambda compute: STARTUP)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_printed_status_has_counts_reasons_and_cells_left(config, capsys):
     # 11 starts; 3 steps each: 5 cells of 4 layers at 0.5 s and 6 cells of 8 layers at 1 s.
     assert text.splitlines()[:2] == [
         "11 of 12 cells left to run here: about 70 seconds on one core.",
-        "The time is an estimate from 1 finished cells.",
+        "The time is an estimate from 1 finished cell.",
     ]
 
 

@@ -41,8 +41,8 @@ def smoke(workflow, *arguments, environment=None):
 
 
 def test_module_makes_tables_and_reports_in_an_empty_folder(tmp_path):
-    workflow = deployed(tmp_path, f'"{PROJECT / "workflow/Snakefile"}"')
-    smoke(workflow, "all")
+    workflow = deployed(tmp_path, f'"{PROJECT / "Snakefile"}"')
+    smoke(workflow)
     results = tmp_path / "results/smoke"
     assert (results / "RESULTS.md").read_text().startswith("# Results")
     cells = (results / "tables/cells.csv").read_text().splitlines()

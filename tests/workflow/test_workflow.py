@@ -71,11 +71,17 @@ def test_all_makes_everything_once_with_a_line_for_each_job(finished):
     ]
     names = {line.partition("] ")[2] for line in said}
     assert {f"train {CELL.removeprefix('runs/')}", "figures_depth_mlx torch", "resolve"} <= names
+    assert re.search(
+        r"^It takes about .*, a guess from the size of the networks", finished.said, re.M
+    )
+    assert ("results/smoke/index.html: " in finished.said) == bool(PAGES)
     (log,) = re.findall(r"^Complete log\(s\): (.*)$", finished.said, re.M)
     assert f"output: results/smoke/{CELL}/spec.json" in Path(log).read_text()
 
     assert finished.planned("all") == []
-    assert "Nothing to be done" in finished.smoke("all").stderr
+    said = finished.smoke("all").stderr
+    assert "Nothing to be done" in said
+    assert "results/smoke/RESULTS.md: " in said
 
 
 @pytest.mark.slow
@@ -104,6 +110,33 @@ def test_retrained_cell_redraws_nothing(workflow):
     assert {*lines} == {"train", "run_tables", "claims", "reports"} | PAGES
     assert times.read_bytes() != before
     assert workflow.planned("all") == []
+
+
+def test_the_file_at_the_top_plans_what_the_catalogs_file_does(untouched):
+    plan = untouched.planned()
+    assert {"train", "reports"} <= rules(plan)
+    assert plan == untouched.planned("all", "--snakefile", "workflow/Snakefile")
+    assert "specific profile profiles/default" in untouched.smoke("-n").stderr
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_and_reported_without_the_others(workflow):
+    assert workflow.planned("depth-torch") == []  # `all` has made its report
+    shutil.rmtree(workflow.folder / "results/smoke" / CELL)
+    others = workflow.folder / "results/smoke/runs/depth-torch"
+    runs = len(list(others.rglob("manifest.json")))
+    shutil.rmtree(next(others.rglob("manifest.json")).parent)
+    done = workflow.smoke("depth-mlx")
+    assert re.findall(r"^\[[0-9/]+\] train (.*)$", done.stderr, re.M) == [
+        CELL.removeprefix("runs/")
+    ]
+    assert "results/smoke/studies/depth-mlx.md: " in done.stderr
+    rows = read_csv(workflow.folder / "results/smoke/tables/cells.csv")
+    assert Counter((row["study"], row["status"]) for row in rows) == {
+        ("depth-mlx", "measured"): 8, ("depth-torch", "measured"): runs - 1,
+        ("depth-torch", "missing"): 1,
+    }  # fmt: skip
+    assert len(trained(workflow.planned("all"))) == 1
 
 
 # --- edits and their jobs ------------------------------------------------------------------------
@@ -158,16 +191,17 @@ def test_data_fetched_after_a_training_retrains_nothing(fresh, monkeypatch):
     Path("grid.yaml").write_text(only({"text-arms": text}))
     Path("data/shakespeare").mkdir(parents=True)
     Path("data/shakespeare/SHA256SUMS").write_text("")
-    assert rules(fresh.planned("text-arms")) == {"train"}
     config = load_config(["config.yaml", *SMOKE[1:]])
     (cell,) = config.cells()
+    target = f"results/smoke/runs/{cell.path()}/metrics.jsonl"
+    assert rules(fresh.planned(target)) == {"train"}
     run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
     verdict = {"manifest": read_manifest(run)["sha256"]}
     (run / "verdict.json").write_text(json.dumps(verdict))
-    assert fresh.planned("text-arms") == []
+    assert fresh.planned(target) == []
     shutil.rmtree("data/shakespeare")
     shutil.rmtree(run)
-    assert rules(fresh.planned("text-arms")) == {"fetch", "train"}
+    assert rules(fresh.planned(target)) == {"fetch", "train"}
 
 
 @pytest.mark.slow
@@ -198,8 +232,11 @@ ROW = re.compile(r"^\| (.+?) \| (.+?) \|$", re.M)
 BROWSABLE = "make a browsable report: unpack it, open its `report.html`"
 PAPER = "snakemake all --configfile workflow/presets/paper.yaml"
 PLANS = {
-    "see what would run, and why": ({}, "reports"),
-    "train one study": ({"studies": ["depth-mlx"]}, None),
+    "see what would run, why, and how long it takes": ({}, "reports"),
+    "train one study and write its report, `results/studies/depth-mlx.md`": (
+        {"studies": ["depth-mlx"]},
+        "reports",
+    ),
     "train one cell again": (1, None),
     "take a part of an axis": ({"backends": ["torch"], "seeds": [0]}, "reports"),
     "draw every cell's own figures": ({}, "cell_figure"),

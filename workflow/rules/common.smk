@@ -7,17 +7,17 @@ from fathom import datasets
 from fathom.analysis.platforms import Platform
 from fathom.config import BACKENDS, installed_backends
 from fathom.config.snakemake_start import is_resolved, packed, shell_prefix
+from fathom.report import reports
 from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of
 from fathom.report.figures import OF_A_CELL, figures_of, find
-from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs
-from fathom.report.reports import check_folder
+from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs, measured
 from fathom.report.snakemake_console import Console, install, log_group_errors
 from fathom.runs.bundle import refused_file
 from fathom.runs.code_hash import code_hash
 from fathom.runs.validate import why_again
 
 CONFIG = or_exit(START.load, config)
-or_exit(check_folder, CONFIG)
+or_exit(reports.check_folder, CONFIG)
 # Runs are in STORE. Tables, figures and reports are in RESULTS; a subset has its own RESULTS.
 STORE, RESULTS, DATA = CONFIG.results, CONFIG.report_folder, CONFIG.compute.data
 for problem in filter(None, map(broken_link, (STORE, RESULTS, DATA))):
@@ -103,6 +103,14 @@ def files_of_replay(w):
     return [started_if_any_waits(runs), *ancient(data), *files]
 
 
+@functools.cache
+def wanted():
+    """The cells to train for tables and reports, and whether only some studies are the targets."""
+    targets = {*workflow.dag_settings.targets}
+    is_part = bool(targets) and targets <= PLAN.figures.keys()
+    return (PLAN.cells_for(targets) if is_part else PLAN.cells), is_part
+
+
 def why_job_again(job):
     return why_again(run_of(cell_of(job.wildcards))) if job.rule.name == "train" else ""
 
@@ -115,9 +123,48 @@ def replayed():
     return or_exit(PLAN.replayed)
 
 
+def figures_here(wildcards):
+    """Those of runs that are trained here, and the overview."""
+    cells, _ = wanted()
+    return PLAN.figures_at(measured(cells)) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+
+
 def replayed_figures(wildcards):
     """Those that only imported runs bring."""
-    return [file for file in PLAN.figures_at(replayed()) if file not in FIGURES]
+    here = {*figures_here(wildcards)}
+    return [file for file in PLAN.figures_at(replayed()) if file not in here]
+
+
+def how_long(jobs):
+    """A line on the estimated time of jobs, and one on cells that a default run has trained."""
+    cells = [cell_of(job.wildcards) for job in jobs if job.rule.name == "train"]
+    at_once = 1 if START.is_remote else max(1, workflow.cores // CONFIG.compute.threads)
+    time = PLAN.estimate(cells, len(jobs) - len(cells), map(run_of, PLAN.cells), at_once)
+    lines = [f"It takes {time}."]
+    if again := PLAN.trained_elsewhere(cells):
+        lines += [
+            f"fathom: {again} of these cells have a current run in results/runs and are trained "
+            f"again for {STORE}; --replace-workflow-config leaves out the studies of config.yaml"
+        ]
+    return "\n".join(lines)
+
+
+def where_results_are():
+    """Lines on what this start made or found, and the next step."""
+    _, is_part = wanted()
+    options = START.options(CONFIG)
+    return reports.where_results_are(
+        CONFIG,
+        {str(file) for job in workflow.dag.jobs for file in job.output},
+        workflow.dag_settings.targets if is_part else (),
+        [] if options == ["--config", "config.yaml"] else options,
+    )
+
+
+def report_of(study, wildcards):
+    """A study's report, which shows other studies as they are; none beside other targets."""
+    _, is_part = wanted()
+    return [f"{RESULTS}/{r.name}" for r in DECLARED if is_part and r.study == study]
 
 
 def in_report(folder, figures, category, **labels):
@@ -133,4 +180,4 @@ def in_report(folder, figures, category, **labels):
 
 log_group_errors()
 if START.is_main and START.is_brief:
-    install(Console(workflow, why_job_again))
+    install(Console(workflow, why_job_again, how_long, where_results_are))

@@ -2,9 +2,6 @@
 #
 # The declarations in src/fathom/report/figures define the figures of each study.
 
-FIGURES = PLAN.figures_at(PLAN.measured) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
-
-
 # A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
 for name, figures in PLAN.figures.items():
 
@@ -80,7 +77,7 @@ rule cell_figure:
 
 rule figures:
     input:
-        FIGURES,
+        figures_here,
         replayed_figures,
 
 

@@ -2,14 +2,13 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-from fathom.report import reports
-
 folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
 shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
 TEMPLATES, WORDS, ANSWERS = (
     files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
 )
-REPORTS = [f"{RESULTS}/{r.name}" for r in reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)]
+DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
+REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
 PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
 for files in [] if START.conda else [PAGE, PAPER]:
     if why := reports.why_left_out(Path(files[0]).name):
@@ -23,7 +22,7 @@ rule reports:
         TABLES,
         TIMES,
         STEP_TIMES,
-        FIGURES,
+        figures_here,
         replayed_figures,
         KEPT,
         REFUSED,
@@ -49,7 +48,7 @@ rule reports:
 use rule reports as page with:
     input:
         REPORTS,
-        FIGURES,
+        figures_here,
         replayed_figures,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
@@ -71,7 +70,7 @@ use rule reports as page with:
 use rule reports as paper with:
     input:
         TABLES,
-        FIGURES,
+        figures_here,
         replayed_figures,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
@@ -90,6 +89,17 @@ use rule reports as paper with:
 rule report:
     input:
         REPORTS,
+
+
+# One target per study.
+for name in PLAN.figures:
+
+    rule:
+        name:
+            name
+        input:
+            PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),
+            functools.partial(report_of, name),
 
 
 # Checks files and makes none, so it runs whenever it is requested.

@@ -40,7 +40,7 @@ checkpoint run_tables:
     input:
         config=f"{RESULTS}/config.json",
         # Snakemake hashes all inputs again for every output: a manifest stands for four files.
-        runs=PLAN.manifest_files(PLAN.cells),
+        runs=lambda w: PLAN.manifest_files(wanted()[0]),
         replays=REPLAYS,
         started=started_if_any_waits(PLAN.imported),
         refused=REFUSED,

@@ -1,4 +1,4 @@
-# One job per cell, and one target per study.
+# One job per cell.
 #
 # A cell is trained if its run is missing or not current. `fathom.runs.validate` decides that, as
 # for `fathom status`; parameters and file times do not.
@@ -45,12 +45,3 @@ rule train:
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'
-
-
-for name in PLAN.figures:
-
-    rule:
-        name:
-            name
-        input:
-            PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ from fathom.cli.options import (
     from_json,
     output_folder,
     read_config,
+    workflow_command,
 )
 from fathom.config import Cell, Compute, Config, ConfigError, Spec, parse_json, parse_spec
 from fathom.system.errors import UserError, fail, say
@@ -101,6 +104,19 @@ def train_all(
         print_estimate(specs, compute, jobs)
     else:
         train_left(specs, partial(run_folder, Path(settings.results)), compute, jobs)
+        typer.echo(f"{settings.results}/runs: the runs", err=True)
+        typer.echo(f"next: {_after_training(settings, config, override)}", err=True)
+
+
+def _after_training(settings: Config, files: Sequence[Path], overrides: Sequence[str]) -> str:
+    """The command that makes results of the runs, or carries them to where that can be done."""
+    if find_spec("snakemake"):
+        page = f"{settings.report_folder}/index.html"
+        command = workflow_command(files, overrides)
+        return f"`{command}` trains what is missing, and makes tables, figures and the page {page}"
+    options = [f"--config={file}" for file in files if file not in DEFAULT_CONFIG]
+    command = shlex.join(["fathom", "bundle", "create", "--out", "runs.tar.xz", *options])
+    return f"`{command}` packs them, for a machine with Snakemake to import"
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:

@@ -28,8 +28,8 @@ from fathom.spec import Backend
 MAX_BATCH = 1_000_000
 
 RESERVED_NAMES = {
-    "all", "claims", "data", "fetch", "figures", "page", "paper", "replay", "report", "reports",
-    "resolve", "tables", "train", "verify", "cells", "overview",
+    "all", "claims", "data", "everything", "fetch", "figures", "page", "paper", "replay", "report",
+    "reports", "resolve", "tables", "train", "verify", "cells", "overview",
 }  # fmt: skip
 """Names that no study can have: rules of the workflow, since a study is a target, and folders."""
 

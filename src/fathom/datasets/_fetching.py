@@ -45,23 +45,21 @@ def fetch(
     """Make sure that `folder` holds all `files` (name: SHA-256) and their list, SHA256SUMS.
 
     Missing files are taken from the `sources`, pairs of a name and a function, in order. `log` gets
-    a line for each source. A file of `folder` with other content is refused and left as it is.
-    Raises DataError, whose message lists the attempts and the files to add by hand (`to_do`).
+    a line with the sources of the files. A file of `folder` with other content is refused and left
+    as it is. Raises DataError, whose message lists the attempts and the files to add by hand
+    (`to_do`).
     """
-    tried = []
-
-    def note(line: str) -> None:
-        tried.append(line)
-        log(line)
-
-    missing = _missing(folder, files, note)
+    started, used = time.monotonic(), []
+    missing = _missing(folder, files)
+    tried = [f"folder {folder}: {len(files) - len(missing)} of {len(files)} files"]
     for name, source in sources:
         if missing:
-            wanted, started = len(missing), time.monotonic()
+            wanted, before = len(missing), time.monotonic()
             problem = _take(source, folder, {file: files[file] for file in missing})
             missing = [file for file in missing if not (folder / file).is_file()]
+            used += [name] if len(missing) < wanted else []
             count = f"{wanted - len(missing)} of {wanted} files"
-            note(f"{name}: {count} in {time.monotonic() - started:.1f} s{problem}")
+            tried.append(f"{name}: {count} in {time.monotonic() - before:.1f} s{problem}")
     if missing:
         lines = [
             f"{title} is unavailable here: {len(missing)} of {len(files)} files are missing",
@@ -73,6 +71,9 @@ def fetch(
     listed = folder / SUMS
     if not listed.is_file() or listed.read_bytes() != sums(files).encode():
         write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
+    source = ", ".join(used) or "already there"
+    seconds = time.monotonic() - started
+    log(f"{title}: {len(files)} files in {folder}, {source}, {seconds:.1f} s")
 
 
 def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
@@ -102,7 +103,7 @@ def read_sums(file: Path, digest: str) -> dict[str, str]:
     return parse_sums(file.read_text(encoding="utf-8"))
 
 
-def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]) -> list[str]:
+def _missing(folder: Path, files: Mapping[str, str]) -> list[str]:
     """The files that `folder` lacks. Raises DataError if the folder cannot be used as it is."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,10 +117,6 @@ def _missing(folder: Path, files: Mapping[str, str], note: Callable[[str], None]
         elif problem := difference(file, digest):
             advice = "it is left unchanged: move it away and run this again"
             refused.append(f"{file}: {problem}; {advice}")
-    note(
-        f"folder {folder}: {len(files) - len(missing) - len(refused)} of {len(files)} files"
-        + (f", {len(refused)} refused" if refused else "")
-    )
     if refused:
         raise DataError("\n".join(refused))
     return missing

@@ -16,12 +16,14 @@ from fathom.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom.report.figure_manifest import FIGURE_MANIFEST
 from fathom.report.figures import Declaration, figures_of_study, files_of
 from fathom.runs.code_hash import code_hash, digits
+from fathom.runs.estimate import RENDER_SECONDS, basis_of, estimate_from_runs
 from fathom.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom.runs.run import Run
 from fathom.runs.status import trainable
 from fathom.runs.training_code import metrics_code
 from fathom.runs.validate import imported_runs, validate_run
 from fathom.runs.verdict import replay_file
+from fathom.system.text import format_duration
 
 Measured = tuple[Platform, Cell]
 """A cell with a run that counts, and the platform of the run."""
@@ -41,8 +43,6 @@ class Plan:
         """`installed`: backends. Imported runs are validated here; runs of this machine are not."""
         self.config, self.installed = config, installed
         self.cells, self.left_out = trainable(config, installed)
-        self.measured: list[Measured] = [(Platform(cell.backend), cell) for cell in self.cells]
-        """Cells whose runs count without a replay."""
         arrived = imported_runs(config)
         self.imported = [run for run in arrived if run.replay]
         """Imported runs of the current spec, to replay; `fathom status` names the others."""
@@ -75,6 +75,10 @@ class Plan:
             )
         return Cell(study, int(depth), variant, backend, int(seed))
 
+    def cells_for(self, studies: Collection[str]) -> list[Cell]:
+        """The cells of these studies, and those of others with a current run, for reports."""
+        return [cell for cell in self.cells if cell.study in studies or self.run(cell).counts]
+
     def spec(self, cell: Cell) -> Spec:
         """The spec of a cell to train. Raises ConfigError if a study cannot be trained here."""
         self.config.check_trains()
@@ -83,6 +87,29 @@ class Plan:
     def run(self, cell: Cell) -> Run:
         """The run that was trained here, judged."""
         return validate_run(run_folder(Path(self.config.results), cell), self.spec(cell))
+
+    def estimate(
+        self, cells: Collection[Cell], others: int, runs: Iterable[Run], at_once: int
+    ) -> str:
+        """Time in words to train these cells, and for `others`, the number of other jobs.
+
+        `runs`: judged runs of this machine; `at_once`: number of jobs at the same time.
+        """
+        timed = [run for run in runs if run.counts and run.manifest.seconds]
+        each = [*estimate_from_runs(self.config, timed, [*cells]).values()]
+        total = sum(each) + others * RENDER_SECONDS
+        longest = max(each, default=0.0)  # more cores do not shorten it
+        how = f"about {format_duration(max(total / at_once, longest))}"
+        how += f" with {at_once} jobs at once" if at_once > 1 else ""
+        return f"{how}, {basis_of(len(timed))}" if cells else how
+
+    def trained_elsewhere(self, cells: Iterable[Cell]) -> int:
+        """Number of these cells with a current run in the default folder, if that is another."""
+        default = Path(Config.model_fields["results"].default)
+        if default == Path(self.config.results):
+            return 0
+        runs = (validate_run(run_folder(default, cell), self.spec(cell)) for cell in cells)
+        return sum(run.counts for run in runs)
 
     def data_files(self, cells: Iterable[Cell]) -> list[str]:
         """DATA_READY of each data set that these cells read."""
@@ -147,6 +174,11 @@ class Plan:
             for study, platform in where
             for file in figure_files(f"{folder}/{study}/{platform}", self.figures[study])
         ]
+
+
+def measured(cells: Iterable[Cell]) -> list[Measured]:
+    """Cells that are trained here."""
+    return [(Platform(cell.backend), cell) for cell in cells]
 
 
 def manifests_of(runs: Iterable[Run]) -> list[str]:

@@ -6,6 +6,8 @@ The workflow reads this at every start.
 from __future__ import annotations
 
 import importlib.util
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,3 +107,35 @@ def reports_of(config: Config, templates: Path) -> list[Report]:
             for study in config.studies
         ),
     ]
+
+
+def where_results_are(
+    config: Config, made: Collection[str], studies: Collection[str], options: Sequence[str]
+) -> str:
+    """Lines that name the results among the files `made`, and the next step.
+
+    `studies`: those whose reports were asked for; `options`: of `fathom`, for the same config.
+    """
+    folder = config.report_folder
+    page = f"{folder}/index.html"
+    documents = {
+        page: "every result as a page; open it in a browser",
+        f"{folder}/fathom.pdf": "the paper",
+        f"{folder}/RESULTS.md": "every result as text",
+    }
+    if studies:
+        documents = {f"{folder}/studies/{name}.md": f"the report of {name}" for name in studies}
+    lines = [f"{file}: {what}" for file, what in documents.items() if file in made]
+    folders = {f"{folder}/figures": "figures", f"{folder}/tables": "tables"}
+    folders[f"{config.results}/runs"] = "runs"
+    last = [
+        f"{part}: the {what}"
+        for part, what in folders.items()
+        if any(file.startswith(f"{part}/") for file in made)
+    ]
+    if page in made:
+        status = shlex.join(["fathom", "status", *options])
+        after = f"`{status}` lists comparisons that more seeds may decide"
+    else:
+        after = "`snakemake all` with the same options makes every table, figure and the page"
+    return "\n".join([*(lines or last[:1]), f"next: {after}"])

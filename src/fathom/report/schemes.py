@@ -185,6 +185,15 @@ def _rows_of_costs(file: Path) -> list[dict[str, str]]:
     return rows
 
 
+def in_short() -> Iterator[tuple[str, str, str]]:
+    """Yield name, source and formula of each named scheme."""
+    for name in SCHEMES:
+        about = ABOUT[name]
+        others = len(about.releases) - 1
+        is_more = others > 1  # a second one is the same model in another package
+        yield name, f"{about.source}{f' and {others} more' if is_more else ''}", about.formula
+
+
 def as_text() -> str:
     """All named schemes as paragraphs."""
     lines, about = [], about_schemes()

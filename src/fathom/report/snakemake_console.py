@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.jobs import GroupJob, Job
 from snakemake.logging import DefaultFormatter, get_event, logger, show_logs
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -70,10 +71,20 @@ def without_command(message: object) -> str:
 class Console(DefaultFormatter):
     """Formats Snakemake's records in few words; `filter` drops those that add nothing."""
 
-    def __init__(self, workflow: Any, why_again: Callable[[Job], str]) -> None:  # noqa: ANN401
-        """`why_again(job)`: why a run that is not current is trained again; empty for others."""
+    def __init__(
+        self,
+        workflow: Any,  # noqa: ANN401
+        why_again: Callable[[Job], str],
+        how_long: Callable[[list[Job]], str],
+        where_results_are: Callable[[], str],
+    ) -> None:
+        """`why_again(job)`: why a run that is not current is trained again; empty for others.
+
+        `how_long(jobs)`: lines on their time. `where_results_are()`: lines for the end.
+        """
         super().__init__(workflow.output_settings.quiet, workflow.output_settings.show_failed_logs)
-        self.workflow, self.why_again = workflow, why_again
+        self.workflow, self.why_again, self.how_long = workflow, why_again, how_long
+        self.where_results_are = where_results_are
         self.names: dict[int, str] = {}
         self.said: set[str] = set()
 
@@ -104,9 +115,9 @@ class Console(DefaultFormatter):
         return True
 
     def format_run_info(self, msg: dict[str, Any]) -> str:
-        """The plan as a table, and why stale runs are trained again."""
-        rows, stale = [], []
-        for job in self.jobs_to_run():
+        """The plan as a table, why stale runs are trained again, and the time that it takes."""
+        rows, stale, jobs = [], [], self.jobs_to_run()
+        for job in jobs:
             name, wildcards = job.rule.name, job.wildcards_dict
             reason = self.workflow.dag.reason(job)
             why = next((w for key, w in REASONS.items() if getattr(reason, key)), "always runs")
@@ -117,8 +128,9 @@ class Console(DefaultFormatter):
             kind = "figures of a study" if name.startswith("figures_") else kind
             rows.append((kind, describe_job(name, wildcards), why))
         again = f"fathom: {summarize_reasons(stale)}\n" if stale else ""
+        time = f"{self.how_long(jobs)}\n"
         hint = "Nothing was run. Add --printshellcmds to see every job in full."
-        return plan_table(rows) + again + (hint if self.workflow.dryrun else "")
+        return plan_table(rows) + again + time + (hint if self.workflow.dryrun else "")
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
         """Number of jobs started, current number of all jobs, and the name of this one."""
@@ -136,8 +148,10 @@ class Console(DefaultFormatter):
         return "\n".join([*lines, *(show_logs(logs) if self.show_failed_logs else logs)])
 
     def format(self, record: logging.LogRecord) -> str:
-        """Text of a record; one line for an unknown target."""
+        """Text of a record; one line for an unknown target, and the results if all are there."""
         text = super().format(record)
+        if record.msg == NOTHING_TO_BE_DONE_MSG:
+            return f"{text}\n{self.where_results_are()}"
         missing = re.search(r"No rule to produce (.*?) \(if you use input functions", text)
         if not missing:
             is_error = get_event(record) is None and record.levelname == "ERROR"

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fathom import tasks
 from fathom.analysis.platforms import labels_of
 from fathom.report.formatting import count_layers
+from fathom.runs.estimate import basis_of
 from fathom.runs.run import STATUSES, Run, group_of
 from fathom.runs.status import Status, count_statuses
 from fathom.system.text import format_duration
@@ -94,18 +96,32 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
         console.print(f"… and {len(effects) - len(shown)} more contrasts: fathom status --all")
 
 
+def print_schemes(schemes: Sequence[tuple[str, str, str]]) -> None:
+    """Print a line for each (name, source, formula), cut to the width of the terminal."""
+    table = Table(header_style="", box=None, pad_edge=False, expand=True)
+    table.add_column("scheme", no_wrap=True, width=max(len(name) for name, _, _ in schemes))
+    table.add_column("source", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("formula", no_wrap=True, overflow="ellipsis", ratio=3)
+    for row in schemes:
+        table.add_row(*map(Text, row))
+    console = Console()
+    console.print(table)
+    console.print(SCHEMES_HINT, soft_wrap=True, markup=False)
+
+
+SCHEMES_HINT = (
+    "fathom schemes NAME: its settings as YAML; fathom schemes --long: components and costs of all"
+)
+
+
 def _left(status: Status) -> str:
     """Number of cells left to train here, and an estimate of the time with its basis."""
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})
-    basis = (
-        f"The time is an estimate from {status.timed} finished cells."
-        if status.timed
-        else "The time is a guess from the size of the networks: nothing was timed here yet."
-    )
     left = f"{len(status.left)} of {cells} cells left to run here"
-    return f"{left}: about {format_duration(status.seconds)} on one core.\n{basis}"
+    time = f"{format_duration(status.seconds)} on one core.\nThe time is {basis_of(status.timed)}."
+    return f"{left}: about {time}"
 
 
 def _studies(status: Status, studies: Sequence[str]) -> Table:

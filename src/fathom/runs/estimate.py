@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from statistics import median
 
-from fathom.config import BACKENDS, Cell, Config, Spec
+from fathom.config import BACKENDS, Cell, Compute, Config, Spec
+from fathom.preload import is_possible
 from fathom.runs.run import Run, group_of
 from fathom.tasks import Problem
 
-STARTUP_SECONDS = 4.0
-"""Approximate overhead of a job: interpreter, framework, first step."""
+STARTUP_SECONDS, PRELOADED_SECONDS = 4.0, 1.0
+"""Approximate overhead of a training job: interpreter, framework, first step; the first step alone
+if jobs share a loaded process."""
+
+RENDER_SECONDS = 3.0
+"""Approximate time of a job that makes tables, figures or a report."""
 
 LAYER_SECONDS = 1.5e-3
 OPERATIONS_PER_SECOND = 3e10
@@ -68,4 +73,17 @@ def estimate_from_runs(
         rate = median(rates.get(cell.backend, [1.0]))
         return rate * assumed(cell.study, cell.depth, cell.variant)
 
-    return {cell: STARTUP_SECONDS + estimate(cell) for cell in left}
+    return {cell: startup_seconds(config.compute) + estimate(cell) for cell in left}
+
+
+def startup_seconds(compute: Compute) -> float:
+    """Overhead of a training job on this machine."""
+    is_loaded = compute.preload and is_possible(compute.threads)
+    return PRELOADED_SECONDS if is_loaded else STARTUP_SECONDS
+
+
+def basis_of(timed: int) -> str:
+    """What an estimate rests on; `timed`: number of finished cells behind it."""
+    if timed:
+        return f"an estimate from {timed} finished cell{'s' if timed > 1 else ''}"
+    return "a guess from the size of the networks: nothing was timed here yet"
