@@ -65,7 +65,7 @@ class Wild(nn.Module):
         return x0
 """
 
-FALLING = PLAIN.replace("x = x + scale * f(x)", "x = 1e-6 * (x + scale * f(x))")
+FALLING = PLAIN.replace("x = x + scale * f(x)", "x = 1e-9 * (x + scale * f(x))")
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,9 @@ app = typer.Typer()
 PROJECT = Path(__file__).parents[1] / "project"
 """Files of the project that an installation carries; in a clone, links to them."""
 
-QUICK_CONFIG = [PROJECT / "config.yaml"]
-FULL_CONFIG = [*QUICK_CONFIG, PROJECT / "reference.yaml"]
+# Resolved: their paths of files are relative to the links' targets.
+QUICK_CONFIG = [(PROJECT / "config.yaml").resolve()]
+FULL_CONFIG = [*QUICK_CONFIG, (PROJECT / "reference.yaml").resolve()]
 PAGE = PROJECT / "judge"
 
 
