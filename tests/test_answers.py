@@ -163,12 +163,12 @@ def test_a_layer_is_worth_less_if_the_whole_interval_is_below_the_depth(ends, ex
     runs = [run(study="state", depth=depth, score=1.0) for depth in (4, 8)]
     study = study_of("state", *runs, effective_depth=[shallow, row])
     answer, evidence = answers(study)["Is a layer of mHC worth less than a plain one?"]
-    told = f"[8 layers of the demo's mHC are worth {worth} plain layers](effective_depth.csv#L3)"
-    assert (answer, evidence) == (expected, [told])
+    text = f"[8 layers of the demo's mHC are worth {worth} plain layers](effective_depth.csv#L3)"
+    assert (answer, evidence) == (expected, [text])
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "expected", "told"),
+    ("outcomes", "expected", "text"),
     [
         (("learned", "learned"), "yes, at all tried",
          "every run learns at 16 layers, the deepest tried"),
@@ -177,7 +177,7 @@ def test_a_layer_is_worth_less_if_the_whole_interval_is_below_the_depth(ends, ex
         (("at chance", "learned"), "no, at none tried", "1 of 1 runs fail at 8 layers"),
     ],
 )  # fmt: skip
-def test_a_network_trains_up_to_the_depth_at_which_a_run_fails(outcomes, expected, told):
+def test_a_network_trains_up_to_the_depth_at_which_a_run_fails(outcomes, expected, text):
     runs = [
         run(study="depth-limit", depth=depth, score=1.0, outcome=outcome)
         for depth, outcome in zip((8, 16), outcomes, strict=True)
@@ -185,7 +185,7 @@ def test_a_network_trains_up_to_the_depth_at_which_a_run_fails(outcomes, expecte
     answer, (evidence,) = answers(study_of("depth-limit", *runs))[
         "Does the demo's mHC train at any depth?"
     ]
-    assert (answer, evidence.partition("]")[0]) == (expected, f"[{told}")
+    assert (answer, evidence.partition("]")[0]) == (expected, f"[{text}")
 
 
 def test_a_claim_is_answered_by_the_test_that_decides():
@@ -271,8 +271,8 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, expected, lines)
     assert answer == expected
     assert [one.rpartition("sizes.csv#L")[2] for one in evidence] == [f"{n})" for n in lines]
     if lines == [3, 2]:
-        told = "[64 channels, 12 layers, 1000 steps: 17 % (0 to 50 %) of the steps saved, better]"
-        assert evidence[1].startswith(told)
+        text = "[64 channels, 12 layers, 1000 steps: 17 % (0 to 50 %) of the steps saved, better]"
+        assert evidence[1].startswith(text)
 
 
 @pytest.mark.parametrize(

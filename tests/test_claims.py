@@ -26,7 +26,7 @@ from claims_helpers import (
 )
 from fathom.analysis.claims.evidence import combine_verdicts
 from fathom.analysis.claims.verdicts import verdicts_table
-from fathom.analysis.estimate import Band, Estimate, estimate_difference, estimate_mean
+from fathom.analysis.estimate import estimate_difference
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import (
     CHANCE,
@@ -41,42 +41,14 @@ from tables_helpers import (
     unlike_others,
 )
 
-# --- an estimate and its band --------------------------------------------------------------------
-
-
-def test_estimate_is_a_mean_with_students_interval():
-    found = estimate_mean(pd.Series([1.0, 2.0, 6.0, NAN]), "loss")
-    half = half_width([1.0, 2.0, 6.0])
-    assert (found.mean, found.n) == (3.0, 3)
-    assert (found.low, found.high) == pytest.approx((3 - half, 3 + half), rel=TOLD)
-    few = estimate_mean(pd.Series([1.0, 2.0]), "loss")
-    assert (few.mean, math.isnan(few.low), few.n) == (1.5, True, 2)
-    assert few.within(1.0).high == 2.5
-    assert found.within(1.0) == found
+# --- an estimate ---------------------------------------------------------------------------------
 
 
 def test_difference_of_means_has_welchs_interval():
     """Both variances are 1: 4 degrees of freedom, and a half-width of 2.776445 · √(2/3)."""
-    found = estimate_difference(pd.Series([1.0, 2, 3]), pd.Series([3.0, 4, 5]), "loss")
-    assert found.mean == -2
-    assert found.high - found.mean == pytest.approx(2.7764451052 * math.sqrt(2 / 3), rel=TOLD)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "inside", "outside"),
-    [(0.2, 0.8, True, False), (0.0, 1.0, True, False), (1.1, 2.0, False, True),
-     (-2.0, -0.1, False, True), (-0.1, 0.5, False, False), (0.5, 1.1, False, False),
-     (NAN, NAN, False, False)],
-)  # fmt: skip
-def test_interval_is_inside_outside_or_across_an_end_of_a_band(low, high, inside, outside):
-    band, found = Band(0.0, 1.0), Estimate("loss", (low + high) / 2, low, high, 3)
-    assert (found.inside(band), found.outside(band)) == (inside, outside)
-    assert (band.margin(0.25), band.margin(1.5), band.margin(NAN)) == (-0.25, 0.5, INF)
-
-
-def test_decreasing_scale_keeps_interval_ends_in_order():
-    found = Estimate("loss", 1.0, 0.5, 2.0, 3).mapped(lambda x: -x)
-    assert (found.mean, found.low, found.high) == (-1.0, -2.0, -0.5)
+    estimate = estimate_difference(pd.Series([1.0, 2, 3]), pd.Series([3.0, 4, 5]), "loss")
+    assert estimate.mean == -2
+    assert estimate.high - estimate.mean == pytest.approx(2.7764451052 * math.sqrt(2 / 3), rel=TOLD)
 
 
 # --- levels --------------------------------------------------------------------------------------
@@ -600,10 +572,11 @@ def test_worst_verdict_of_several_tests_counts_in_any_order():
 )
 def test_control_is_judged_but_decides_nothing(ours, theirs, verdicts):
     rows = frame(ended(*ours), ended(*theirs, study="b"))
-    table = claims_of(published_with(fails(control="b")), rows)
+    table = claims_of(published_with(fails(control="b", remark="One learned.")), rows)
     (row,) = verdicts_table(table).to_dict("records")
     assert (row["verdict"], row["control"]) == verdicts
     assert (row["studies"], row["control_study"], row["elsewhere"]) == ("a", "b", "")
+    assert row["remark"] == "One learned."
     assert table[["control", "decides"]].to_numpy().tolist() == [[False, True], [True, False]]
 
 
@@ -656,14 +629,6 @@ def test_estimator_with_fixed_seeds_ignores_seeds_added_later():
     row = judge({**test, "of_seeds": [7, 8, 9]}, ours)
     check(row, NOT_MEASURED)
     assert row["gap"] == "no run"
-
-
-def test_remark_is_in_the_row_of_the_verdict():
-    test = {**FAILS, "studies": ["a"]}
-    published = published_with({"scope": "everywhere", "remark": "One learned.", "tests": [test]})
-    table = claims_of(published, frame(ended("learned", "diverged", "at chance")))
-    (row,) = verdicts_table(table).to_dict("records")
-    assert row["remark"] == "One learned."
 
 
 @pytest.mark.parametrize(
