@@ -17,8 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help all setup test test-numbers test-alone test-newest test-slow test-browser test-faults \
-  test-cluster test-long test-reference lint format verify reference page picture paper smoke dry-runs golden clean test-peers \
-  new-releases
+  test-cluster test-long test-reference test-peers lint format verify reference page picture paper smoke \
+  dry-runs golden clean new-releases
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
