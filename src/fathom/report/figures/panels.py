@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.tables import is_whole
 from fathom.metrics.steps import POSITIVE, SHARE
 from fathom.report.figures import frames, palette, style
 
@@ -215,13 +216,15 @@ def curves(
         if value is not None:
             style.level(ax, name, value)
     has_all = entry.when == "every step" and not entry.whole
-    window = max(1, rows["step"].nunique() // SMOOTH) if has_all else 1
-    course = frames.over_seeds(rows, "step", metric, window, geometric=log)
+    drawn = rows[is_whole(rows)] if has_all and metric != "loss" else rows
+    window = max(1, drawn["step"].nunique() // SMOOTH) if has_all else 1
+    course = frames.over_seeds(drawn, "step", metric, window, geometric=log)
     style.curves(ax, course, failures, int(rows["step"].max()), log=log)
     if entry.whole:
         style.counts(ax)
     label = step_label(metric, rows)
-    ax.set_ylabel(label + (f",\nmean of {window} steps" if window > 1 else ""))
+    of = "steps" if len(drawn) == len(rows) else "kept steps"
+    ax.set_ylabel(label + (f",\nmean of {window} {of}" if window > 1 else ""))
     return len(failures)
 
 
