@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from steps import with_earlier, write_rows
 
-from fathom import datasets
+from fathom import datasets, tasks
 from fathom.analysis.run_tables import run_metrics
 from fathom.cli.options import output_file
 from fathom.config import load_config
@@ -41,7 +41,7 @@ def main(
             run_cell(spec, Path(made), config.compute)
             manifest, rows = read_manifest(Path(made)), read_rows(Path(made))
         study = config.studies[cell.study]
-        found = run_metrics(spec, rows, study.score)
+        found = run_metrics(spec, tasks.summary_of(spec, rows), study.score)
         row = {
             "key": cell.path(),
             "cpu": manifest.cpu,

@@ -235,6 +235,15 @@ def test_counts_of_steps(test, runs, expected, observed):
         check(judge(test, cells, steps=[rows]), expected, observed)
 
 
+def test_extremes_of_thinned_runs_are_not_measured():
+    cells, steps = norms(*[[3.0, 2.0, 1.0]] * 3)
+    whole = [{**row, "nonfinite_event": 0} for row in steps]
+    check(judge(RISES, cells, steps=[whole]), REPRODUCED)
+    whole[1] |= {"grad_norm": NAN, "nonfinite_event": NAN}
+    thin = [row for row in whole if row["seed"] == 0]
+    check(judge(RISES, cells[:1], steps=[thin]), NOT_MEASURED)
+
+
 # --- differences ---------------------------------------------------------------------------------
 
 LESS = {"kind": "difference", "variant": "mhc", "than": ["baseline", "hc"], "depths": [8],

@@ -23,7 +23,7 @@ ROWS = [
 
 def columns_of(folder, rows):
     (folder / METRICS).write_text("".join(map(encode_row, rows)))
-    return to_columns(folder)
+    return to_columns((folder / METRICS).read_bytes())
 
 
 def test_rows_of_several_kinds_come_back(tmp_path):

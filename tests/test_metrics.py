@@ -21,7 +21,11 @@ from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 
 
 def summarise(rows):
-    return runs.summarise(rows, tasks.run_metrics())
+    return dict.fromkeys(tasks.run_metrics()) | runs.summarise(rows, tasks.run_metrics())
+
+
+def outcome_of(spec, rows, *judged_by):
+    return tasks.outcome_of(spec, tasks.summary_of(spec, rows), *judged_by)
 
 
 # Rescaling rounds once per factor and once per product: 500 layers stay far below this.
@@ -373,16 +377,16 @@ def test_an_exploded_stem_gradient_of_an_image_network_is_divergence(norm, expec
     spec = make_spec(task="fashion", variant="resnet")
     rows = [row_of(step, 1.0, 1.0, grad_norm_stem=norm if step == 1 else 1.0) for step in range(3)]
     rows[-1]["test_accuracy"] = 0.5
-    assert tasks.outcome_of(spec, rows) == (expected, 0.5)
+    assert outcome_of(spec, rows) == (expected, 0.5)
     tokens = make_spec()  # in other tasks the norm of such a parameter has no effect
     rows[-1]["exact_loss"] = 0.5
-    assert tasks.outcome_of(tokens, rows) == ("learned", 0.5)
+    assert outcome_of(tokens, rows) == ("learned", 0.5)
 
 
 def test_runs_without_a_score_use_the_training_loss_if_a_study_says_so():
     rows = [row_of(step, 3.0 - step / 10, 1.0) for step in range(20)]
-    assert tasks.outcome_of(make_spec(), rows) == ("not scored", None)
-    found, score = tasks.outcome_of(make_spec(), rows, "training_loss")
+    assert outcome_of(make_spec(), rows) == ("not scored", None)
+    found, score = outcome_of(make_spec(), rows, "training_loss")
     assert (found, score) == ("learned", pytest.approx((1.2 + 1.1) / 2))
 
 

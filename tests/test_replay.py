@@ -10,7 +10,8 @@ import pytest
 from fathom.analysis.run_tables import write_tables
 from fathom.analysis.tables import read_table
 from fathom.config import BACKENDS, Compute, check_config
-from fathom.runs import folder
+from fathom.runs import folder, thinning
+from fathom.runs.bundle import unpack, write_bundle
 from fathom.runs.replay import COMPARED, compare_rows, difference, group_runs
 from fathom.runs.training import run_cell
 from fathom.runs.validate import find_runs, imported_runs
@@ -331,6 +332,21 @@ def test_a_whole_run_is_repeated_to_its_last_step(carry):
     status, _, errors = carried.fathom("replay", "--whole", other)
     assert status == 1
     assert errors[-1].endswith("repeat it: mixing.safetensors has other numbers")
+
+
+def test_a_thinned_run_is_repeated_to_its_last_step(carry, tmp_path, monkeypatch):
+    monkeypatch.setattr(thinning, "FIRST", 2)
+    monkeypatch.setattr(thinning, "LATER", 2)
+    thinning.whole_steps.cache_clear()
+    carried = carry()
+    (cell,) = carried.config.cells()
+    write_bundle(tmp_path / "thin.tar.xz", {cell: carried.runs[0]})
+    unpack(tmp_path / "thin.tar.xz", tmp_path)
+    thin = tmp_path / cell.path()
+    assert folder.read_rows(thin)[3].keys() == {"step", "loss"}
+    status, said, _ = carried.fathom("replay", "--whole", thin)
+    thinning.whole_steps.cache_clear()
+    assert (status, said) == (0, f"{thin}: today's code repeats all 5 steps: to the last digit\n")
 
 
 # --- verdicts ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from fathom.runs.folder import PARTIAL, RunError, read_rows
 from fathom.runs.training import environment, run_cell, same_digits
 from fathom.runs.validate import validate_run
 from fathom.system.files import locked
-from fathom.tasks import Problem, outcome_of
+from fathom.tasks import Problem, outcome_of, summary_of
 from fathom.train import trainer_for
 from fetching_helpers import put_idx, random_images
 from param_helpers import make_spec
@@ -61,7 +61,7 @@ def test_a_run_and_its_manifest(backend, tmp_path):
     rows = read_rows(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(STEPS))
     assert repr(seen) == repr(rows)
-    assert said == outcome_of(spec, rows)[0]
+    assert said == outcome_of(spec, summary_of(spec, rows))[0]
 
     manifest = read_manifest(tmp_path / "run")
     assert manifest["cell"] == spec.cell.path()

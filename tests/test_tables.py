@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fathom import tasks
 from fathom.analysis.effective_depth import write_effective_depth
 from fathom.analysis.effects import write_effects
 from fathom.analysis.run_tables import comparison_table, run_metrics, summary_table, write_tables
@@ -271,13 +272,18 @@ def test_diverged_run_has_no_score_despite_finite_accuracy():
     config = config_with(a={**images, "depths": [8], "seeds": [0], "backends": ["torch"]})
     cell = config.cells()[0]
     row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
-    measured = run_metrics(config.spec(cell), [row], "held_out")
+    spec = config.spec(cell)
+
+    def told_of(row):
+        return run_metrics(spec, tasks.summary_of(spec, [row]), "held_out")
+
+    measured = told_of(row)
     assert (measured["outcome"], measured["score"]) == ("diverged", None)
     assert measured["test_accuracy"] is None  # not averaged under that name either
     exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
-    assert run_metrics(config.spec(cell), [exploded], "held_out")["score"] is None
+    assert told_of(exploded)["score"] is None
     trained = {**exploded, "grad_norm_stem": 1.0}
-    told = run_metrics(config.spec(cell), [trained], "held_out")
+    told = told_of(trained)
     assert (told["score"], told["test_accuracy"]) == (0.3, 0.3)
 
 

@@ -33,7 +33,7 @@ from fathom.analysis.tables import (
     table_of,
 )
 from fathom.config import Config, Spec
-from fathom.metrics.runs import significant, summarise
+from fathom.metrics.runs import Summary, significant
 from fathom.metrics.scores import OUTCOMES
 from fathom.metrics.steps import CLOCKS, Row, split_place
 from fathom.runs.bundle import refused_bundles
@@ -101,7 +101,11 @@ def _cell_row(config: Config, run: Run, rows: Sequence[Row] | None) -> dict[str,
     study, variant = config.studies[run.cell.study], run.cell.variant
     of_variant = study.of(variant)
     columns = tasks.run_metrics(tuple(sorted({s.task for s in config.studies.values()})))
-    measured = run_metrics(config.spec(run.cell), rows, study.score) if rows else {}
+    measured = {}
+    if rows:
+        spec = config.spec(run.cell)
+        summary = run.manifest.summary or tasks.summary_of(spec, rows)
+        measured = run_metrics(spec, summary, study.score)
     return {
         "key": run.cell.path(),
         **_axes(run),
@@ -121,10 +125,10 @@ FIRST = ("outcome", "score_metric", "score", "score_chance")
 LAST = ("chance_loss", "steps")
 
 
-def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
+def run_metrics(spec: Spec, summary: Summary, judged_by: tasks.JUDGED_BY) -> dict[str, Any]:
     """The outcome, score and metrics of a whole run, by column."""
-    outcome, value = tasks.outcome_of(spec, rows, judged_by)
-    score, measured = tasks.score_of(spec.task, judged_by), summarise(rows, tasks.run_metrics())
+    outcome, value = tasks.outcome_of(spec, summary, judged_by)
+    score, measured = tasks.score_of(spec.task, judged_by), summary.metrics
     if outcome == "diverged":
         # An accuracy is finite even if no logit is, and would count as 0 %.
         value, measured = None, measured | dict.fromkeys(_of_the_trained())
@@ -135,7 +139,7 @@ def run_metrics(spec: Spec, rows: Sequence[Row], judged_by: tasks.JUDGED_BY) -> 
         "score_chance": significant(score.chance(spec)),
         **measured,
         "chance_loss": significant(tasks.load(spec.task).chance_loss(spec)),
-        "steps": len(rows),
+        "steps": spec.steps,
     }
 
 

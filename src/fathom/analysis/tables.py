@@ -198,6 +198,13 @@ def _read_steps(folder: Path, studies: Iterable[str], only: Sequence[str] | None
     return pd.concat(found, ignore_index=True) if found else table_of([], STEPS)
 
 
+def is_whole(steps: pd.DataFrame) -> pd.Series:
+    """Whether each row has all metrics of its step; of most steps a bundle has the loss alone."""
+    if "nonfinite_event" not in steps:
+        return pd.Series(True, steps.index)
+    return steps["nonfinite_event"].notna()
+
+
 def read_with_times(file: Path) -> pd.DataFrame:
     """A table of TIMES joined with its times. Raises TableError if their rows differ."""
     own, keys = TIMES[file.name]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from fathom.metrics.steps import MOST_SHARES, Row, StepMetric
-from fathom.settings import Registry
+from fathom.settings import Flag, Number, PlainText, Registry, Settings
 
 
 def column(rows: Sequence[Row], name: str) -> np.ndarray:
@@ -217,11 +218,21 @@ RUN_METRICS = Registry(
 """Run metrics by their column in cells.csv; summary.csv adds a suffix such as `_mean`."""
 
 
+class Summary(Settings):
+    """The numbers of a whole run that tables read."""
+
+    diverged: Flag
+    """The result of the task's test."""
+    metrics: dict[PlainText, Number | None]
+    """The run metrics that were measured; None: not finite, or undefined for these steps."""
+
+
 def summarise(
     rows: Sequence[Row], run_metrics: Mapping[str, RunMetric]
 ) -> dict[str, float | int | None]:
-    """Every run metric of a run; None if the run has no value, or it is not finite."""
-    found = {name: value_of(entry, rows) for name, entry in run_metrics.items()}
+    """The run metrics whose step metric is in the rows; None for a value that is not finite."""
+    measured = set(chain.from_iterable(rows))
+    found = {n: value_of(entry, rows) for n, entry in run_metrics.items() if entry.of in measured}
     return {n: None if v is None or not math.isfinite(v) else v for n, v in found.items()}
 
 

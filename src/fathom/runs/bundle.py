@@ -9,7 +9,9 @@ after all of them have passed.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import lzma
 import shutil
 import sys
@@ -18,8 +20,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
+from fathom import tasks
 from fathom.config import Cell, Config
 from fathom.runs.columns import COLUMNS, from_columns, to_columns
 from fathom.runs.folder import (
@@ -30,10 +33,16 @@ from fathom.runs.folder import (
     Manifest,
     RunError,
     check_run,
+    encode_row,
+    manifest_hash,
+    read_json,
     read_manifest,
+    read_rows,
+    read_spec,
     run_folder,
 )
 from fathom.runs.run import Run
+from fathom.runs.thinning import thin_rows, whole_steps
 from fathom.runs.validate import validate_run
 from fathom.runs.verdict import receive_run
 from fathom.system.errors import UserError
@@ -85,19 +94,26 @@ def create_bundle(
     if not chosen:
         raise BundleError("no run to pack: no matching cell is trained here")
 
+    write_bundle(file, {run.cell: run.folder for run in chosen})
+    return chosen
+
+
+def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
+    """Write a bundle of the runs in these folders, long ones thinned. Raises RunError."""
     with (
         atomic_write(file) as temporary,
         lzma.open(temporary, "w", filters=XZ) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for run in chosen:
-            for name in (*run.manifest.files, MANIFEST):
-                columns = to_columns(run.folder) if name == METRICS else None
+        for cell, folder in folders.items():
+            thinned = thin_run(folder)
+            for name in (*read_json(folder / MANIFEST)["files"], MANIFEST):
+                content = thinned.get(name) or (folder / name).read_bytes()
+                columns = to_columns(content) if name == METRICS else None
                 if columns is None:
-                    _add(archive, f"runs/{run.cell}/{name}", (run.folder / name).read_bytes())
+                    _add(archive, f"runs/{cell}/{name}", content)
                 else:
-                    _add(archive, f"runs/{run.cell}/{COLUMNS}", columns)
-    return chosen
+                    _add(archive, f"runs/{cell}/{COLUMNS}", columns)
 
 
 def check_replaces(file: Path, *, force: bool) -> None:
@@ -112,6 +128,26 @@ def check_replaces(file: Path, *, force: bool) -> None:
         raise BundleError(
             f"{file}: exists and is not a bundle; name another file, or add --force to replace it"
         ) from None
+
+
+def thin_run(folder: Path) -> dict[str, bytes]:
+    """The files of a run that differ in a bundle, by name; none of a short or thinned run.
+
+    Raises RunError if the run cannot be read.
+    """
+    manifest = read_json(folder / MANIFEST)
+    rows = read_rows(folder)
+    if len(whole_steps(len(rows))) == len(rows) or manifest.get("summary"):
+        return {}
+    text = "".join(map(encode_row, thin_rows(rows))).encode()
+    listed = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    thinned: dict[str, Any] = {
+        **manifest,
+        "files": {**manifest["files"], METRICS: listed},
+        "summary": tasks.summary_of(read_spec(folder), rows).model_dump(),
+    }
+    thinned["sha256"] = manifest_hash(thinned)
+    return {METRICS: text, MANIFEST: json.dumps(thinned, indent=2).encode() + b"\n"}
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import repeat
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fathom.metrics.steps import Row
-from fathom.runs.folder import METRICS, RunError, encode_row, read_rows
+from fathom.runs.folder import RunError, decode_row, encode_row
 
 COLUMNS = "metrics.columns"
 """The file that replaces METRICS in a bundle."""
@@ -34,15 +33,12 @@ Layout = tuple[str | tuple[str], ...]
 """The names of the metrics in one kind of row."""
 
 
-def to_columns(folder: Path) -> bytes | None:
-    """The metrics of the run in `folder`; None if columns do not hold them to the last bit.
-
-    Raises RunError if they cannot be read.
-    """
+def to_columns(text: bytes) -> bytes | None:
+    """The metrics in the text of METRICS; None if columns do not hold them to the last bit."""
     layouts: dict[Layout, int] = {}
     layout_of: list[int] = []
     values: dict[str, list[float | int]] = {}
-    for row in read_rows(folder):
+    for row in map(decode_row, text.splitlines()):
         layout: Layout = tuple((name,) if value is None else name for name, value in row.items())
         layout_of.append(layouts.setdefault(layout, len(layouts)))
         for name, value in row.items():
@@ -58,7 +54,6 @@ def to_columns(folder: Path) -> bytes | None:
     except (OverflowError, TypeError, ValueError):  # not a number, or too large for an array
         return None
     columns = save(arrays)
-    text = (folder / METRICS).read_bytes()
     return columns if b"".join(from_columns(columns)) == text else None
 
 

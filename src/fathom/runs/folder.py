@@ -22,8 +22,11 @@ from pydantic_core import from_json  # four times as fast as json
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fathom import tasks
 from fathom.config import Cell, ConfigError, Spec, parse_spec
-from fathom.metrics.steps import LARGEST_VALUE, STEP_METRICS, Row, StepMetric, split_place
+from fathom.metrics.runs import Summary, first, last, summarise
+from fathom.metrics.steps import CLOCKS, LARGEST_VALUE, STEP_METRICS, Row, StepMetric, split_place
+from fathom.runs.thinning import is_finite, whole_steps
 from fathom.settings import (
     PLAIN,
     NonNegative,
@@ -118,6 +121,9 @@ class Manifest(Settings):
     resumed_at_steps: tuple[NonNegative, ...] = ()
     peak_host_memory_bytes: NonNegative | None = None
     peak_device_memory_bytes: NonNegative | None = None
+    summary: Summary | None = Field(
+        None, description="numbers of all steps, where the rows of most have the loss alone"
+    )
 
     @property
     def platform(self) -> str:
@@ -330,7 +336,9 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
         parameters = problem.network.parameters() if spec.weights else {}
     except ConfigError as error:  # settings that today's code refuses, or a missing user module
         raise RunError(f"{folder}/{SPEC}: {error}") from error
-    _check_rows(folder / METRICS, problem)
+    _check_rows(folder / METRICS, problem, thinned=manifest.summary is not None)
+    if manifest.summary:
+        _check_summary(folder, manifest.summary, spec)
     _check_arrays(folder / MIXING, shapes)
     if spec.weights:
         _check_arrays(folder / WEIGHTS, {name: p.shape for name, p in parameters.items()})
@@ -341,18 +349,28 @@ ALWAYS = (
     "step", "loss", "grad_norm", "nonfinite_event", "nonfinite_total", "step_seconds",
     "elapsed_seconds",
 )  # fmt: skip
-"""The metrics that every row has: the tables rely on them."""
+"""The metrics that every row has, the clocks last."""
+
+ROUNDED = 1e-6
+"""Tolerance of a number of a summary, relative to that of rows in float32: 2⁻²⁴ and rounding."""
 
 
-def _check_rows(file: Path, problem: Problem) -> None:
-    """Raise RunError unless there is a row of the task's metrics for each step, in order."""
+def _check_rows(file: Path, problem: Problem, *, thinned: bool) -> None:
+    """Raise RunError unless there is a row of the task's metrics for each step, in order.
+
+    `thinned`: clocks are missing, and in rows of most steps all metrics of every step but the loss.
+    """
     disordered = f"{file}: does not contain steps 0 to {problem.spec.steps - 1} in order"
     allowed = STEP_METRICS | problem.task.step_metrics
     column_of = cache(partial(_column_of, allowed=allowed))  # all rows have the same names
+    whole = whole_steps(problem.spec.steps)
     done = events = 0
     for row in _each_row(file):
         events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
-        for name, why in _wrong(row, column_of, events):
+        needs = ALWAYS
+        if thinned:
+            needs = ALWAYS[: -len(CLOCKS)] if done in whole or not is_finite(row) else ALWAYS[:2]
+        for name, why in _wrong(row, needs, column_of, events):
             raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
         if row["step"] != done:
             raise RunError(disordered)
@@ -383,9 +401,14 @@ def _column_of(name: str, allowed: Mapping[str, StepMetric]) -> _Column:
     return _Column(metric) if metric.whole else _Column(metric, usual)
 
 
-def _wrong(row: Row, column_of: Callable[[str], _Column], events: int) -> Iterator[tuple[str, str]]:
-    """(metric, reason) for each invalid metric of a row; `events`: non-finite events so far."""
-    yield from ((name, "") for name in ALWAYS if name not in row)
+def _wrong(
+    row: Row, needs: Sequence[str], column_of: Callable[[str], _Column], events: int
+) -> Iterator[tuple[str, str]]:
+    """(metric, reason) for each invalid metric of a row, and for those that it needs and lacks.
+
+    `events`: non-finite events so far.
+    """
+    yield from ((name, "") for name in needs if name not in row)
     for name, value in row.items():
         metric, (low, high) = column_of(name)
         if type(value) is float and low <= value <= high:
@@ -395,10 +418,36 @@ def _wrong(row: Row, column_of: Callable[[str], _Column], events: int) -> Iterat
         elif not metric.accepts(value):
             is_number = type(value) in (int, float)
             yield name, f": {short_repr(value)} is not {metric.accepted}" if is_number else ""
-    if not (row["nonfinite_event"] or math.isfinite(row["loss"])):
+    if not (row.get("nonfinite_event") or math.isfinite(row["loss"])):
         yield "nonfinite_event", ": 0, but the loss is not finite"
-    if row["nonfinite_total"] != events:
+    if row.get("nonfinite_total", events) != events:
         yield "nonfinite_total", f": {row['nonfinite_total']}, but there are {events} events so far"
+
+
+def _check_summary(folder: Path, summary: Summary, spec: Spec) -> None:
+    """Raise RunError if a number of a summary is impossible, or contradicts the thinned rows."""
+    rows = read_rows(folder)
+    again = summarise(rows, tasks.run_metrics())
+    diverged = tasks.load(spec.task).diverged([row for row in rows if ALWAYS[2] in row])
+    wrong = ["diverged"] if diverged and not summary.diverged else []
+    wrong += [
+        name
+        for name, found in again.items()
+        if name in summary.metrics and not _may_be(name, summary.metrics[name], found)
+    ]
+    if wrong:
+        raise RunError(f"{folder}/{MANIFEST}: summary: {wrong[0]!r} does not match {METRICS}")
+
+
+def _may_be(name: str, value: float | None, thinned: float | None) -> bool:
+    """Whether a run metric of all steps may have this value, given that of the thinned rows."""
+    metric = tasks.run_metrics()[name]
+    is_of_every_step = tasks.step_metrics()[metric.of].when == "every step"
+    if metric.of == "loss" or metric.statistic in (first, last) or not is_of_every_step:
+        both = value is not None and thinned is not None
+        return value == thinned or (both and math.isclose(value, thinned, rel_tol=ROUNDED))
+    low, high = tasks.averaged().get(name, (0.0, LARGEST_VALUE))
+    return value is None or max(low, -LARGEST_VALUE) <= value <= min(high, LARGEST_VALUE)
 
 
 def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:

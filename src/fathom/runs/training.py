@@ -110,7 +110,7 @@ def run_cell(
         except RunError as error:  # without a verdict, readers of the run check it
             say(f"the run was written, but its check fails: {error}")
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-    return tasks.outcome_of(spec, rows)[0]
+    return tasks.outcome_of(spec, tasks.summary_of(spec, rows))[0]
 
 
 @contextmanager

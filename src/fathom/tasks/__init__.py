@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fathom.batch import Batch
-from fathom.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, of_run
+from fathom.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, Summary, of_run, summarise
 from fathom.metrics.scores import Score, measure_score, outcome
 from fathom.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
 from fathom.models import init
@@ -388,13 +388,21 @@ def score_of(task: str, judged_by: JUDGED_BY = "held_out") -> Score:
     )
 
 
+def summary_of(spec: Spec, rows: Sequence[Row]) -> Summary:
+    """The summary of a run from its rows, of every step."""
+    return Summary(diverged=load(spec.task).diverged(rows), metrics=summarise(rows, run_metrics()))
+
+
 def outcome_of(
-    spec: Spec, rows: Sequence[Row], judged_by: JUDGED_BY = "held_out"
+    spec: Spec, summary: Summary, judged_by: JUDGED_BY = "held_out"
 ) -> tuple[str, float | None]:
-    """(one of OUTCOMES, the score) of a run's rows; the score is None if it was not measured."""
+    """(one of OUTCOMES, the score) of a run: NaN if it is not finite, None if not measured."""
     score = score_of(spec.task, judged_by)
-    value = measure_score(rows, run_metrics()[score.metric])
-    return outcome(load(spec.task).diverged(rows), score, value, score.chance(spec)), value
+    value = None
+    if score.metric in summary.metrics:
+        found = summary.metrics[score.metric]
+        value = math.nan if found is None else found
+    return outcome(summary.diverged, score, value, score.chance(spec)), value
 
 
 # --- problems -----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from fathom.analysis.claims.evidence import (
 )
 from fathom.analysis.estimate import LOG10, Band, Estimate, estimate_mean, predict_one_more
 from fathom.analysis.statistics import log10
-from fathom.analysis.tables import CELL
+from fathom.analysis.tables import CELL, is_whole
 from fathom.settings import one_of, unknown
 
 LEAST_LEFT = 1e-9
@@ -169,7 +169,11 @@ class Count(Estimator):
         """A row for each run, with its `value`."""
         if self.over_steps:
             rows = self.find(evidence, table=evidence.steps)
-            if self.metric not in rows:
+            # An extreme between the kept steps of a thinned run is not known.
+            rows = rows[
+                is_whole(rows).groupby([rows[name] for name in (*CELL, "seed")]).transform("all")
+            ]
+            if self.metric not in rows or rows.empty:
                 variant = ", ".join(self.variants)
                 raise NotMeasured(NO_RUN, variant=variant, metric=self.metric)
             of = rises if self.over_steps == "rises" else moves

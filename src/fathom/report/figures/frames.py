@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.analysis.statistics import mean_with_ci
+from fathom.analysis.tables import is_whole
 from fathom.config import CONTROL_DEPTHS, common_depth
 from fathom.metrics.steps import POSITIVE, UNBOUNDED
 
@@ -62,15 +63,15 @@ def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str]
     that all rows of `steps` should have.
     """
     watched = {**WATCHED, **({evaluated: evaluated.replace("_", " ")} if evaluated else {})}
-    found = []
+    whole, found = steps[is_whole(steps)], []  # every row that is not finite is whole
     for metric, what in watched.items():
-        values = steps.get(metric)
+        values = (steps if metric == evaluated else whole).get(metric)
         # Causal mixing and plain networks may have no H_res at all.
         if values is None or (what == "H_res" and values.isna().all()):
             continue
         broken = values > 0 if metric == "nonfinite_event" else ~np.isfinite(values.astype(float))
         if broken.any():
-            found.append((int(steps.loc[broken, "step"].min()), what))
+            found.append((int(steps.loc[broken.index[broken], "step"].min()), what))
     return min(found, key=lambda pair: pair[0], default=None)
 
 

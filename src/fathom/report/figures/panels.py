@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fathom import tasks
+from fathom.analysis.tables import is_whole
 from fathom.metrics.steps import POSITIVE
 from fathom.report.figures import frames, style
 from fathom.report.figures.palette import colour_of
@@ -84,8 +85,9 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
     for depth, ax in axes.items():
         rows = having[having["depth"] == depth]
         is_smooth = entry.when == "every step" and not entry.whole
-        window = max(1, rows["step"].nunique() // frames.SMOOTH) if is_smooth else 1
-        curves(ax, rows, "step", metric, variants, log=entry.log, window=window)
+        drawn = rows[is_whole(rows)] if is_smooth and metric != "loss" else rows
+        window = max(1, drawn["step"].nunique() // frames.SMOOTH) if is_smooth else 1
+        curves(ax, drawn, "step", metric, variants, log=entry.log, window=window)
         for variant, runs in rows.groupby("variant", sort=False):
             if broken := frames.first_nonfinite(runs, metric if is_evaluated else ""):
                 style.cross(ax, broken[0], colour_of(variant), "not finite from this step")
@@ -95,7 +97,8 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
         if entry.whole:
             style.whole_ticks(ax, "y")
         if window > 1:
-            label = f"{step_label(metric, having)},\nmean of {window} steps"
+            steps_of = "steps" if len(drawn) == len(rows) else "kept steps"
+            label = f"{step_label(metric, having)},\nmean of {window} {steps_of}"
     next(iter(axes.values())).set_ylabel(label)
     return style.finish(page, title)
 

@@ -13,6 +13,7 @@ import pandas as pd
 from fathom import tasks
 from fathom.analysis.tables import (
     counted,
+    is_whole,
     loss_units,
     read_steps,
     read_table,
@@ -116,14 +117,21 @@ def looks_of(names: Sequence[str], labels: Mapping[str, str]) -> dict[str, dict[
 
 
 def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows to draw: a few dozen steps, the same in each run, its last step, and evaluations."""
+    """Rows to draw: a few dozen steps of each run, its last step, and evaluations.
+
+    They are the same in each run, or the next whose metrics were all kept.
+    """
     is_last = ~steps.duplicated(RUN_COLUMNS, keep="last")
     count, share = int(steps["step"].max()) + 1, min(1, MANY / is_last.sum())
     evenly = np.linspace(0, count - 1, round(share * EVENLY))
     early = np.geomspace(1, count, round(share * EARLY)) - 1
     grid = np.concatenate([evenly, early]).round()
     sparse = [metric["name"] for metric in metrics if metric["sparse"]]
-    return steps[steps["step"].isin(grid) | is_last | steps[sparse].notna().any(axis=1)]
+    chosen = set()
+    for _, run in steps[is_whole(steps)].groupby(RUN_COLUMNS, sort=False):
+        places = np.searchsorted(run["step"], grid)
+        chosen |= {*run.index[places[places < len(run)]]}
+    return steps[steps.index.isin(chosen) | is_last | steps[sparse].notna().any(axis=1)]
 
 
 def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
@@ -160,7 +168,8 @@ def _columns(
     """Axes and metrics by column, with five significant digits.
 
     `by`: columns that form groups. A group without finite values of a metric has None. In other
-    groups a non-finite value is "NaN", a gap in the curve, or None for a sparse metric.
+    groups a non-finite value is "NaN", a gap in the curve, or None for a sparse metric and for a
+    step whose metrics were not all kept.
     """
     names = [metric["name"] for metric in metrics]
     numbers = rows[names].astype(float).replace([np.inf, -np.inf], np.nan)
@@ -168,7 +177,7 @@ def _columns(
     has_any = there.groupby([rows[column] for column in by]).transform("any")
     found = {axis: rows[axis].tolist() for axis in axes}
     for name, metric in zip(names, metrics, strict=True):
-        has_gaps = has_any[name] & (not metric["sparse"])
+        has_gaps = has_any[name] & is_whole(rows) & (not metric["sparse"])
         found[name] = [
             float(f"{value:.5g}") if is_there else "NaN" if is_gap else None
             for value, is_there, is_gap in zip(numbers[name], there[name], has_gaps, strict=True)
