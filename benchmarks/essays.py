@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fathom import tasks
-from fathom.analysis.effects import PERCENT, in_unit, unit_of
-from fathom.analysis.statistics import differences, to_scale
-from fathom.analysis.tables import GROUP, read_table, scores_of
-from fathom.backends.numpy import NumpyOps
-from fathom.cli.options import output_folder
-from fathom.config import Cell, Config, load_config
-from fathom.report.figures import palette, save, style
-from fathom.report.formatting import markdown_table
-from fathom.report.readme import CONFIG, REFERENCE
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.analysis.effects import PERCENT, in_unit, unit_of
+from fathom_study.analysis.statistics import differences, to_scale
+from fathom_study.analysis.tables import GROUP, read_table, scores_of
+from fathom_study.cli.options import output_folder
+from fathom_study.config import Cell, Config, load_config
+from fathom_study.report.figures import palette, save, style
+from fathom_study.report.formatting import markdown_table
+from fathom_study.report.readme import CONFIG, REFERENCE
 
 app = typer.Typer()
 

@@ -18,15 +18,15 @@ import typer
 from safetensors.numpy import load_file
 from steps import with_earlier, write_rows
 
-from fathom import datasets, tasks
-from fathom.analysis.tables import scores_of
-from fathom.cli.options import output_file
-from fathom.config import load_config
 from fathom.library import PREFIX
-from fathom.metrics.scores import measure_score
-from fathom.report.readme import CONFIG
-from fathom.runs.folder import WEIGHTS, read_manifest
-from fathom.runs.training import connect, run_cell, trainer_for
+from fathom_study import datasets, tasks
+from fathom_study.analysis.tables import scores_of
+from fathom_study.cli.options import output_file
+from fathom_study.config import load_config
+from fathom_study.metrics.scores import measure_score
+from fathom_study.report.readme import CONFIG
+from fathom_study.runs.folder import WEIGHTS, read_manifest
+from fathom_study.runs.training import connect, run_cell, trainer_for
 
 COLUMNS = ("key", "variant", "cpu", "metric", "score", "reset")
 """Columns of the table: scores with the connection as trained and as initialised."""

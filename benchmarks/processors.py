@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 from steps import with_earlier, write_rows
 
-from fathom import datasets, tasks
-from fathom.analysis.run_tables import run_metrics
-from fathom.cli.options import output_file
-from fathom.config import load_config
-from fathom.report.readme import CONFIG
-from fathom.runs.folder import read_manifest, read_rows
-from fathom.runs.training import run_cell
+from fathom_study import datasets, tasks
+from fathom_study.analysis.run_tables import run_metrics
+from fathom_study.cli.options import output_file
+from fathom_study.config import load_config
+from fathom_study.report.readme import CONFIG
+from fathom_study.runs.folder import read_manifest, read_rows
+from fathom_study.runs.training import run_cell
 
 COLUMNS = ("key", "cpu", "framework_version", "outcome", "score")
 """Columns of the table: a cell, processor and framework of its retraining, outcome and score."""

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from wrapped import network_in
 
-from fathom import tasks
-from fathom.backends.torch_ops import TorchOps
-from fathom.config import Spec
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection, ConnectionContext
+from fathom.operations.torch_ops import TorchOps
+from fathom_study import tasks
+from fathom_study.config import Spec
 
 IS_INSTALLED = importlib.util.find_spec("hyper_connections") is not None
 

@@ -6,8 +6,8 @@ python benchmarks/record.py results/reference
 import sys
 from pathlib import Path
 
-from fathom.report.kept import SUMS, record
 from fathom.system.errors import UserError, fail
+from fathom_study.report.kept import SUMS, record
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -16,10 +16,10 @@ from mlx import nn
 from mlx.optimizers import AdamW
 from wrapped import coefficients, network_in
 
-from fathom import tasks
-from fathom.backends.mlx import MlxBackend
-from fathom.config import Spec
-from fathom.models.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection, ConnectionContext
+from fathom_study import tasks
+from fathom_study.backends.mlx import MlxBackend
+from fathom_study.config import Spec
 
 IS_INSTALLED = importlib.util.find_spec("mlx_lm") is not None
 

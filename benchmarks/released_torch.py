@@ -15,10 +15,10 @@ from pypi import Steps as WrappedSteps
 from torch import Tensor, nn
 from wrapped import coefficients
 
-from fathom import tasks
-from fathom.backends.torch_ops import TorchOps
-from fathom.config import Spec
-from fathom.models.connections.connection import Apart, Connection, ConnectionContext
+from fathom.connections.connection import Apart, Connection, ConnectionContext
+from fathom.operations.torch_ops import TorchOps
+from fathom_study import tasks
+from fathom_study.config import Spec
 
 IS_INSTALLED = importlib.util.find_spec("transformers") is not None
 

@@ -32,18 +32,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from fathom import datasets
-from fathom.backends import Backend, connect
-from fathom.cli.options import DEFAULT_CONFIG, ConfigFiles, check_known, output_file
-from fathom.config import Cell, Config, Spec, common_depth, installed_backends, load_config
-from fathom.models.connections.schemes import SCHEMES
-from fathom.runs.estimate import operations_of_step
-from fathom.runs.folder import platform_name
+from fathom.connections.schemes import SCHEMES
 from fathom.system.errors import UserError, fail, of_system
-from fathom.system.files import atomic_write
-from fathom.system.hardware import cpu_model, operating_system
-from fathom.tasks import Problem
-from fathom.train import step_rows, take_step, trainer_for
+from fathom_study import datasets
+from fathom_study.backends import Backend, connect
+from fathom_study.cli.options import DEFAULT_CONFIG, ConfigFiles, check_known, output_file
+from fathom_study.config import Cell, Config, Spec, common_depth, installed_backends, load_config
+from fathom_study.runs.estimate import operations_of_step
+from fathom_study.runs.folder import platform_name
+from fathom_study.system.files import atomic_write
+from fathom_study.system.hardware import cpu_model, operating_system
+from fathom_study.tasks import Problem
+from fathom_study.train import step_rows, take_step, trainer_for
 
 SIZES = Path(__file__).with_name("sizes.yaml")
 """A config with a study for each size."""
@@ -229,7 +229,7 @@ def counts(spec: Spec) -> dict[str, int]:
     """Operations and bytes of a batch; empty for a backend other than PyTorch."""
     if spec.backend != "torch":
         return {}
-    from fathom.backends.torch_counting import count_step
+    from fathom_study.backends.torch_counting import count_step
 
     found = count_step(Problem(spec))
     return {"operations": found.operations, "bytes": found.bytes}

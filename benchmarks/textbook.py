@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fathom.config import Spec
+from fathom_study.config import Spec
 
 VARIANTS = ("baseline", "hc", "mhc")
 """Variants that it implements."""

@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from fathom import tasks
-from fathom.config import Spec
-from fathom.models.connections.connection import Connection
-from fathom.models.transformer import Transformer
+from fathom.connections.connection import Connection
+from fathom_study import tasks
+from fathom_study.config import Spec
+from fathom_study.models.transformer import Transformer
 
 PARTS = "pre", "post", "res"
 

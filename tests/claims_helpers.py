@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fathom.analysis.claims.verdicts import claims_table
+from fathom_study.analysis.claims.verdicts import claims_table
 from run_helpers import config_with
 from tables_helpers import TOLD, curve, frame, published_with, seeds
 

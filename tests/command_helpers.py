@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fathom import cli
 from fathom.system.errors import UserError
+from fathom_study import cli
 
 
 def exit_status(arguments):
@@ -48,7 +48,7 @@ def shell(block, folder):
     """Stdout of a block of commands, run in a folder with this `fathom`; none may fail."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom "$@"\n')
+    (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom_study "$@"\n')
     (tools / "fathom").chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     done = finished("bash", "-e", "-c", block, folder=folder, PATH=path)

@@ -11,8 +11,8 @@ import jinja2
 import pytest
 from hypothesis import settings
 
-from fathom import backends
-from fathom.config import BACKENDS, installed_backends, load_config
+from fathom_study import backends
+from fathom_study.config import BACKENDS, installed_backends, load_config
 from gradients import assert_gradients, first_step
 from param_helpers import oracle_loss, parameters_off_symmetry, trainer_on
 
@@ -199,7 +199,7 @@ def check_first_step(backends_here):
 @pytest.fixture(scope="session")
 def shipped(pytestconfig, default_config):
     """(published data without minimum scales, templates) of the repository."""
-    from fathom.analysis.claims import load_published  # it loads SciPy
+    from fathom_study.analysis.claims import load_published  # it loads SciPy
     from tables_helpers import groundless
 
     report = pytestconfig.rootpath / "report"

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-from fathom.config import load_config
+from fathom_study.config import load_config
 
 AS_AT_FIRST = ("--forceall", "--config", "assume_backends=true", "compute={data: data/none}")
 

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from fathom.optimizers import ScheduledValues, optimizer_config
-from fathom.tasks import Problem
+from fathom_study.optimizers import ScheduledValues, optimizer_config
+from fathom_study.tasks import Problem
 
 STEADY = ScheduledValues(rate=1.0, momentum=0.0)
 """No schedule; with momentum 0, Muon's average is the gradient itself."""

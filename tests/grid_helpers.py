@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from fathom.config import read_yaml
+from fathom_study.config import read_yaml
 
 PROJECT = Path(__file__).parents[1]
 PARTS = (".test", "src", "Snakefile", "profiles", "workflow", "report", "envs", "config.yaml")

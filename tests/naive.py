@@ -1,6 +1,6 @@
 """All networks, every named scheme and AdamW as textbook code, in float64.
 
-Written from the publications and code of the schemes' authors, and independent of `fathom.models`.
+Written from the publications and code of the schemes' authors, and independent of the models.
 A unit, a token or an image, has one set of weights in a dynamic connection. Activations are
 [U, N, C]: units, positions that are averaged over (1 for a token, 14·14 for an image), channels.
 Parameters are float64 by name; names of a connection's parameters lack their prefix.

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fathom.config import read_yaml
-from fathom.models.connections.about import ABOUT
+from fathom.connections.about import ABOUT
+from fathom_study.config import read_yaml
 
 KNOWN = Path(__file__).with_name("releases.yaml")
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fathom.backends.numpy import NumpyOps
-from fathom.config import check_config
-from fathom.models.connections.schemes import SCHEMES
-from fathom.tasks import Problem, Trained
-from fathom.train import trainer_for
+from fathom.connections.schemes import SCHEMES
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.config import check_config
+from fathom_study.tasks import Problem, Trained
+from fathom_study.train import trainer_for
 
 OF_EACH_KIND = (
     "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from command_helpers import finished
-from fathom.config import installed_backends
+from fathom_study.config import installed_backends
 from grid_helpers import PROJECT, copy_parts
 
 REFERENCE = Path("results/reference")

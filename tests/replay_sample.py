@@ -16,12 +16,12 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from fathom.config import Config, Spec, load_config
-from fathom.runs.replay import replay_groups
-from fathom.runs.run import Run, group_runs
-from fathom.runs.validate import imported_runs
-from fathom.runs.verdict import GroupReplay, replay_file
-from fathom.system.files import write_text
+from fathom_study.config import Config, Spec, load_config
+from fathom_study.runs.replay import replay_groups
+from fathom_study.runs.run import Run, group_runs
+from fathom_study.runs.validate import imported_runs
+from fathom_study.runs.verdict import GroupReplay, replay_file
+from fathom_study.system.files import write_text
 
 SIZES = {"length", "width", "heads", "hidden", "vocab", "nodes", "held_out", "validation_windows"}
 NAMES = {"study": True, "depth": True, "variant": True, "seed": True, "steps": True}

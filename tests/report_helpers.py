@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from fathom.analysis import run_tables
-from fathom.analysis.claims import write_claims
-from fathom.analysis.derived import write_derived
-from fathom.analysis.run_tables import comparison_table, summary_table
-from fathom.report.render import write_reports
-from fathom.system.files import write_json
+from fathom_study.analysis import run_tables
+from fathom_study.analysis.claims import write_claims
+from fathom_study.analysis.derived import write_derived
+from fathom_study.analysis.run_tables import comparison_table, summary_table
+from fathom_study.report.render import write_reports
+from fathom_study.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
 from tables_helpers import CHANCE, curve, frame, run, save_by_study
 

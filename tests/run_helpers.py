@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fathom.backends.numpy import NumpyOps
-from fathom.config import check_config
-from fathom.runs import folder as runs
-from fathom.runs.training_code import training_code
-from fathom.tasks import Problem
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.config import check_config
+from fathom_study.runs import folder as runs
+from fathom_study.runs.training_code import training_code
+from fathom_study.tasks import Problem
 
 STUDY = {
     "task": "tokens", "recipe": "mlx-defaults", "variants": ["baseline", "hc", "mhc"],

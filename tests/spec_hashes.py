@@ -7,7 +7,7 @@ A run whose manifest has another hash than the spec of its cell has to be traine
 
 from pathlib import Path
 
-from fathom.config import load_config
+from fathom_study.config import load_config
 
 PROJECT = Path(__file__).parents[1]
 FILE = Path(__file__).with_suffix(".csv")

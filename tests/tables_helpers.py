@@ -5,14 +5,14 @@ import zlib
 
 import pandas as pd
 
-from fathom import tasks
-from fathom.analysis.claims import Published
-from fathom.analysis.effective_depth import effective_depth_table
-from fathom.analysis.effects import effects_table
-from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import STEPS, of_study, save_tables
-from fathom.analysis.worth import worth_table
 from fathom.settings import validate
+from fathom_study import tasks
+from fathom_study.analysis.claims import Published
+from fathom_study.analysis.effective_depth import effective_depth_table
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.tables import STEPS, of_study, save_tables
+from fathom_study.analysis.worth import worth_table
 from run_helpers import CPU_PLATFORM
 
 CHANCE = math.log(64)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fathom.analysis.effects import AT_BEST_RATE
-from fathom.analysis.run_tables import summary_table
-from fathom.report.presenters import StudyPresenter
-from fathom.report.records import records
-from fathom.report.render import environment_of
-from fathom.report.scale import present_scale
-from fathom.report.verdicts import VerdictsPresenter
+from fathom_study.analysis.effects import AT_BEST_RATE
+from fathom_study.analysis.run_tables import summary_table
+from fathom_study.report.presenters import StudyPresenter
+from fathom_study.report.records import records
+from fathom_study.report.render import environment_of
+from fathom_study.report.scale import present_scale
+from fathom_study.report.verdicts import VerdictsPresenter
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 

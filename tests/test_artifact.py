@@ -8,8 +8,8 @@ from PIL import Image
 
 from command_helpers import shell
 from fathom import __version__
-from fathom.config import installed_backends, read_yaml
-from fathom.report.figures import figures_of_study
+from fathom_study.config import installed_backends, read_yaml
+from fathom_study.report.figures import figures_of_study
 from grid_helpers import PROJECT
 from markdown_helpers import parsed
 

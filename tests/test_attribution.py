@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pandas as pd
 import pytest
 
-from fathom.analysis.attribution import (
+from fathom_study.analysis.attribution import (
     SHARES,
     designs,
     trajectories_table,
@@ -16,8 +16,8 @@ from fathom.analysis.attribution import (
     variance_table,
     write_attribution,
 )
-from fathom.analysis.tables import read_table
-from fathom.config import load_config
+from fathom_study.analysis.tables import read_table
+from fathom_study.config import load_config
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import curve, frame, run, save_by_study
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fathom import tasks
-from fathom.config import installed_backends, load_config
-from fathom.models.connections.schemes import SCHEMES
-from fathom.train import step_rows
+from fathom.connections.schemes import SCHEMES
+from fathom_study import tasks
+from fathom_study.config import installed_backends, load_config
+from fathom_study.train import step_rows
 from gradients import STEADY
 from grid_helpers import PROJECT
 from param_helpers import parameters_off_symmetry, trainer_on

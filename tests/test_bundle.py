@@ -14,12 +14,12 @@ import pytest
 from safetensors.numpy import load, save
 
 from command_helpers import contents
-from fathom.config import parse_spec
-from fathom.runs import bundle
-from fathom.runs.bundle import BundleError, create_bundle, import_bundle, incoming
-from fathom.runs.columns import COLUMNS, from_columns
-from fathom.runs.folder import METRICS, run_folder
-from fathom.runs.validate import find_runs
+from fathom_study.config import parse_spec
+from fathom_study.runs import bundle
+from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle, incoming
+from fathom_study.runs.columns import COLUMNS, from_columns
+from fathom_study.runs.folder import METRICS, run_folder
+from fathom_study.runs.validate import find_runs
 from run_helpers import CPU_PLATFORM, RUN_FILES, config_with, read_manifest, write_cell
 
 WEIGHTS = "weights.safetensors"

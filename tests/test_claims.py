@@ -24,9 +24,9 @@ from claims_helpers import (
     sides,
     verdict,
 )
-from fathom.analysis.claims.evidence import combine_verdicts
-from fathom.analysis.claims.verdicts import verdicts_table
-from fathom.analysis.estimate import estimate_difference
+from fathom_study.analysis.claims.evidence import combine_verdicts
+from fathom_study.analysis.claims.verdicts import verdicts_table
+from fathom_study.analysis.estimate import estimate_difference
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import (
     CHANCE,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from command_helpers import exit_status, finished
-from fathom import cli
-from fathom.config import installed_backends, load_config
-from fathom.runs.validate import find_runs
+from fathom_study import cli
+from fathom_study.config import installed_backends, load_config
+from fathom_study.runs.validate import find_runs
 from run_helpers import ARRIVED, TINY, numbers_of, read_manifest
 
 BACKENDS = installed_backends()
@@ -320,7 +320,7 @@ def test_command_names_the_package_that_it_lacks(trained, pytestconfig, command,
 
 def test_missing_backend_is_left_out_with_a_message(folder, fathom, monkeypatch):
     write_config(folder, backends=[BACKEND, OTHER], variants=["mhc"])
-    monkeypatch.setattr("fathom.runs.train_all.installed_backends", lambda: (BACKEND,))
+    monkeypatch.setattr("fathom_study.runs.train_all.installed_backends", lambda: (BACKEND,))
     line = f"fathom: backend {OTHER} is not installed here: its cells are left out"
     status, _, errors = fathom("train-all", f"*/{OTHER}/*")
     assert (status, errors[0]) == (1, line)

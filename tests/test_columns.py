@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from fathom.runs.columns import LAYOUT_OF, LAYOUTS, from_columns, to_columns
-from fathom.runs.folder import METRICS, RunError, encode_row
+from fathom_study.runs.columns import LAYOUT_OF, LAYOUTS, from_columns, to_columns
+from fathom_study.runs.folder import METRICS, RunError, encode_row
 
 ROWS = [
     {"step": 0, "loss": 4.5, "seconds": 0.1},

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from fathom import cli
-from fathom.report.compare import comparison
-from fathom.runs import train_all
-from fathom.runs.folder import run_folder
+from fathom_study import cli
+from fathom_study.report.compare import comparison
+from fathom_study.runs import train_all
+from fathom_study.runs.folder import run_folder
 from run_helpers import metric_rows, write_run
 
 NAN = math.nan
@@ -35,7 +35,8 @@ def compare(monkeypatch, tmp_path):
     monkeypatch.setattr(train_all, "train_each", train)
     monkeypatch.setattr(train_all, "installed_backends", lambda: ("mlx", "torch"))
     monkeypatch.setattr(train_all, "estimate_by_timing", lambda specs, compute: 7200.0 * len(specs))
-    monkeypatch.setattr("fathom.datasets.fetch", lambda name, data, log: log(f"fetched {name}"))
+    fetched = "fathom_study.datasets.fetch"
+    monkeypatch.setattr(fetched, lambda name, data, log: log(f"fetched {name}"))
 
     def run(options):
         cli.main(["compare", "fashion", *options.split(), "--out", str(tmp_path)])

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathom import tasks
-from fathom.config import BACKENDS, Cell, ConfigError, check_config, load, load_config, parse_spec
 from fathom.settings import deep_merge
+from fathom_study import tasks
+from fathom_study.config import (
+    BACKENDS,
+    Cell,
+    ConfigError,
+    check_config,
+    load,
+    load_config,
+    parse_spec,
+)
 from param_helpers import make_spec
 
 CONFIG = {

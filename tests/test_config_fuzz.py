@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fathom import tasks
-from fathom.cli.options import read_config
-from fathom.config import Cell, ConfigError, check_config, load_config, parse_yaml
-from fathom.models.connections.components import COEFFICIENTS
-from fathom.models.connections.schemes import KINDS, SCHEMES
+from fathom.connections.components import COEFFICIENTS
+from fathom.connections.schemes import KINDS, SCHEMES
+from fathom_study import tasks
+from fathom_study.cli.options import read_config
+from fathom_study.config import Cell, ConfigError, check_config, load_config, parse_yaml
 
 CONFIG = parse_yaml(
     """

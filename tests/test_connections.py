@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import naive
-from fathom.backends.numpy import NumpyOps
-from fathom.models import init
-from fathom.models.connections.about import ABOUT
-from fathom.models.connections.connection import ConnectionContext, readout_shares, stream_spread
-from fathom.models.connections.schemes import SCHEMES, resolve
-from fathom.models.network import through_layers
-from fathom.tasks import example_batch
+from fathom import init
+from fathom.connections.about import ABOUT
+from fathom.connections.connection import ConnectionContext, readout_shares, stream_spread
+from fathom.connections.schemes import SCHEMES, resolve
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.models.network import through_layers
+from fathom_study.tasks import example_batch
 from gradients import STEADY, first_step
 from param_helpers import make_spec, parameters_of, parameters_off_symmetry, trainer_on
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import naive
-from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.constraints import CONSTRAINTS, normalize
-from fathom.models.connections.sinkhorn import BoundedExp, Passes, alternating_sides
+from fathom.arithmetic.sinkhorn import BoundedExp, Passes, alternating_sides
+from fathom.connections.constraints import CONSTRAINTS, normalize
+from fathom.operations.numpy_ops import NumpyOps
 
 FLOAT32 = 1e-6
 """A few roundings of float32, each 6e-8, on numbers of order one."""

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from fathom.config import load_config
-from fathom.report.figures.palette import COLOURS, GREY, PALE, SPARE_COLOURS, colour_of
+from fathom_study.config import load_config
+from fathom_study.report.figures.palette import COLOURS, GREY, PALE, SPARE_COLOURS, colour_of
 
 LEAST = 4.5
 LINES = sorted({*COLOURS.values(), *SPARE_COLOURS, GREY, PALE})

@@ -22,12 +22,12 @@ from contributing_helpers import (
     copied_by,
     copy_of_project,
 )
-from fathom.backends import Backend, Trainer
-from fathom.config import Cell, installed_backends, load_config
-from fathom.models.ops import Ops
-from fathom.runs.code_hash import definition_hashes
-from fathom.runs.folder import read_rows
-from fathom.runs.training_code import training_roots
+from fathom.operations.ops import Ops
+from fathom_study.backends import Backend, Trainer
+from fathom_study.config import Cell, installed_backends, load_config
+from fathom_study.runs.code_hash import definition_hashes
+from fathom_study.runs.folder import read_rows
+from fathom_study.runs.training_code import training_roots
 from run_helpers import read_csv
 
 pytestmark = [
@@ -90,7 +90,7 @@ def results(tmp_path_factory):
         ["figures", "--study", "communities", *figures],
     ):
         done = finished(
-            sys.executable, "-m", "fathom", *command, *config, folder=folder, PYTHONPATH=path
+            sys.executable, "-m", "fathom_study", *command, *config, folder=folder, PYTHONPATH=path
         )
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "results/smoke"

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from scipy.signal import correlate
 
-from fathom import tasks
-from fathom.tasks import example_batch
+from fathom_study import tasks
+from fathom_study.tasks import example_batch
 from param_helpers import make_spec, parameters_of
 
 image_spec = partial(make_spec, task="fashion", batch_size=3, depth=5)

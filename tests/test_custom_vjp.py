@@ -5,16 +5,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom.models.connections.constraints import normalize
-from fathom.models.connections.custom_vjp import (
+from fathom.arithmetic.custom_vjp import (
     Adding,
     Mixing,
     MixingAndSum,
     NormedProduct,
     WeightedSum,
 )
-from fathom.models.connections.depth_vjp import InverseRms, SoftmaxRead
-from fathom.models.connections.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
+from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
+from fathom.arithmetic.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
+from fathom.connections.constraints import normalize
 
 N, M = 5, 3
 

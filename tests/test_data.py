@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from command_helpers import contents, refusal
-from fathom.datasets import DataError, _fetching
-from fathom.datasets import fashion_mnist as data
+from fathom_study.datasets import DataError, _fetching
+from fathom_study.datasets import fashion_mnist as data
 from fetching_helpers import put_idx, random_images
 
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = data.FILES
@@ -220,7 +220,7 @@ def test_the_official_set_has_the_published_shapes_counts_and_moments():
     assert np.bincount(train_labels).tolist() == [6000] * 10
     assert np.bincount(test_labels).tolist() == [1000] * 10
     # Mean and standard deviation that the task normalises by, from integer sums.
-    from fathom.tasks import fashion
+    from fathom_study.tasks import fashion
 
     counts = np.bincount(train_images.ravel(), minlength=256).tolist()
     total = sum(counts)

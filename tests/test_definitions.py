@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fathom import tasks
-from fathom.models.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
-from fathom.models.connections.constraints import CONSTRAINTS
+from fathom.connections.components import CLOSINGS, COEFFICIENTS, EXPANSIONS, GATES, WEIGHTS
+from fathom.connections.constraints import CONSTRAINTS
+from fathom_study import tasks
 from markdown_helpers import table
 
 # --- the document, and the command that updates it -----------------------------------------------

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from contributing_helpers import PROJECT, ROWS, blocks_of
-from fathom import cli
-from fathom.config import read_yaml
+from fathom_study import cli
+from fathom_study.config import read_yaml
 from markdown_helpers import anchors, inline, parsed
 
 DOCUMENTS = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "config/README.md")]

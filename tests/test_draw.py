@@ -5,10 +5,10 @@ import itertools
 import pandas as pd
 import pytest
 
-from fathom.analysis import worth
-from fathom.analysis.platforms import Platform, labels_of
-from fathom.report import draw
-from fathom.report.figure_manifest import read_figure_manifest
+from fathom_study.analysis import worth
+from fathom_study.analysis.platforms import Platform, labels_of
+from fathom_study.report import draw
+from fathom_study.report.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import curve, frame, run, save_by_study
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fathom.analysis.effective_depth import Point, effective_depth_table, read_depth
+from fathom_study.analysis.effective_depth import Point, effective_depth_table, read_depth
 from run_helpers import config_with
 from tables_helpers import T975, frame, run
 

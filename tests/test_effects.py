@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from fathom.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
-from fathom.config import ConfigError
+from fathom_study.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
+from fathom_study.config import ConfigError
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fathom.config import load_config
+from fathom_study.config import load_config
 from grid_helpers import PROJECT
 
 NEAR = math.exp(-8)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fathom.config import Compute
-from fathom.runs import training
-from fathom.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
-from fathom.runs.training import time_step
+from fathom_study.config import Compute
+from fathom_study.runs import training
+from fathom_study.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
+from fathom_study.runs.training import time_step
 from run_helpers import config_with
 
 

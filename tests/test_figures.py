@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
-from fathom import tasks
-from fathom.analysis.effects import COLUMNS as EFFECTS
-from fathom.analysis.significance import BETTER
-from fathom.metrics.scores import Score
-from fathom.metrics.steps import LARGEST_VALUE
-from fathom.report.figures import (
+from fathom_study import tasks
+from fathom_study.analysis.effects import COLUMNS as EFFECTS
+from fathom_study.analysis.significance import BETTER
+from fathom_study.metrics.scores import Score
+from fathom_study.metrics.steps import LARGEST_VALUE
+from fathom_study.report.figures import (
     OF_A_CELL,
     draw_figures,
     figures_of,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fathom.system.errors import UserError
-from fathom.system.files import atomic_write, locked, write_text
+from fathom_study.system.files import atomic_write, locked, write_text
 
 
 def make_socket(path):

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from fathom.analysis.claims import load_published
-from fathom.config import load_config
-from fathom.report.page.markdown import read_sections
-from fathom.report.paper import paper_of, write_source
-from fathom.report.render import environment_of_reports
+from fathom_study.analysis.claims import load_published
+from fathom_study.config import load_config
+from fathom_study.report.page.markdown import read_sections
+from fathom_study.report.paper import paper_of, write_source
+from fathom_study.report.render import environment_of_reports
 from reference_helpers import PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from fathom.config import installed_backends
+from fathom_study.config import installed_backends
 
 if "torch" not in installed_backends():  # not importorskip: an empty folder would be imported
     pytest.skip("torch is not installed", allow_module_level=True)
@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="needs Triton, which PyTorch for CUDA installs")
 
-from fathom.models.connections import fused, loops
+from fathom.arithmetic import fused, loops
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.components import GATES
+from fathom.connections.components import GATES
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
 from gradients import assert_gradients, first_step
 from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fathom import backends, tasks
-from fathom.models.connections.schemes import SCHEMES
-from fathom.optimizers import ScheduledValues, schedule_at
-from fathom.spec import Muon
-from fathom.train import trainer_for
+from fathom.connections.schemes import SCHEMES
+from fathom_study import backends, tasks
+from fathom_study.optimizers import ScheduledValues, schedule_at
+from fathom_study.spec import Muon
+from fathom_study.train import trainer_for
 from param_helpers import (
     NOT_AROUND,
     make_spec,
@@ -103,7 +103,7 @@ def meta(connect_cpu):
     connect_cpu("torch")
     import torch
 
-    from fathom.backends.torch import TorchBackend
+    from fathom_study.backends.torch import TorchBackend
 
     def fused(params, grads, m, v, largest, steps, *, lr, **settings):
         """Check inputs as the GPU kernels of this update do; it has no kernel for meta tensors."""
@@ -162,7 +162,7 @@ def test_a_step_that_cannot_be_recorded_runs_its_operations(at, connect_cpu, mon
     spec, backend = make_spec(), connect_cpu("torch")
     import torch
 
-    from fathom.backends.torch import Captured
+    from fathom_study.backends.torch import Captured
 
     current, recording = [None], []
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fathom.system import hardware
+from fathom_study.system import hardware
 
 X86 = """processor	: {}
 cpu family	: 25

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fathom.runs.bundle import create_bundle, import_bundle
-from fathom.runs.import_preview import preview_import
+from fathom_study.runs.bundle import create_bundle, import_bundle
+from fathom_study.runs.import_preview import preview_import
 from run_helpers import CPU_PLATFORM, config_with, read_manifest, write_cell, write_manifest
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -58,8 +58,8 @@ def test_outcomes_of_runs_depend_on_config_and_current_code(here, packed, tmp_pa
     found = [outcome for _, outcome, _ in outcomes(fewer, file)]
     assert found == ["not asked for", "not asked for", "counts"]
 
-    other_code = {"fathom.train:train": "of today"}
-    monkeypatch.setattr("fathom.runs.validate.training_code", lambda spec: other_code)
+    other_code = {"fathom_study.train:train": "of today"}
+    monkeypatch.setattr("fathom_study.runs.validate.training_code", lambda spec: other_code)
     for _, outcome, reason in outcomes(here, file):
         assert outcome == "replay"
         assert reason.startswith("code differs: ")

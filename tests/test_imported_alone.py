@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fathom.analysis.run_tables import write_tables
-from fathom.analysis.tables import read_table
-from fathom.config import ConfigError, check_config, installed_backends
-from fathom.runs.folder import RunError, read_spec
-from fathom.runs.train_all import specs_left
-from fathom.runs.validate import find_runs
+from fathom_study.analysis.run_tables import write_tables
+from fathom_study.analysis.tables import read_table
+from fathom_study.config import ConfigError, check_config, installed_backends
+from fathom_study.runs.folder import RunError, read_spec
+from fathom_study.runs.train_all import specs_left
+from fathom_study.runs.validate import find_runs
 from run_helpers import GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom.models.connections.schemes import SCHEMES
-from fathom.models.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
+from fathom.connections.schemes import SCHEMES
+from fathom.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
 from param_helpers import READ_APART, make_spec, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12

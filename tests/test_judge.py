@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from command_helpers import finished
-from fathom.analysis.run_tables import write_tables
-from fathom.cli import main
-from fathom.config import installed_backends, load_config
-from fathom.runs.bundle import create_bundle
-from fathom.runs.training import run_cell
+from fathom_study.analysis.run_tables import write_tables
+from fathom_study.cli import main
+from fathom_study.config import installed_backends, load_config
+from fathom_study.runs.bundle import create_bundle
+from fathom_study.runs.training import run_cell
 from own_connections import LEAKING, LITE, PLAIN, write
 from run_helpers import read_csv
 
@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 def home(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fathom.report.judge.TURNS", 1)  # no test reads the cost
+    monkeypatch.setattr("fathom_study.report.judge.TURNS", 1)  # no test reads the cost
     return tmp_path
 
 
@@ -191,7 +191,7 @@ def test_a_wheel_judges_a_file_anywhere_without_a_clone(home, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     write(elsewhere / "own.py", PLAIN)
     shutil.rmtree("kept")
-    program = "import fathom.__main__ as it; print(it.__file__); it.main()"
+    program = "import fathom_study.__main__ as it; print(it.__file__); it.main()"
 
     def run(*options):
         command = sys.executable, "-c", program, "judge", f"{elsewhere}/own.py:Class"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fathom.report.kept import SUMS, differences, record
-from fathom.runs.bundle import create_bundle, refused_bundles
 from fathom.system.errors import UserError
+from fathom_study.report.kept import SUMS, differences, record
+from fathom_study.runs.bundle import create_bundle, refused_bundles
 from run_helpers import config_with, write_cell
 
 FILES = ("RESULTS.md", "studies/a.md", "tables/verdicts.csv", "figures/a/torch/loss.png",

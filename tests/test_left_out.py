@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fathom.backends.numpy import NumpyOps
-from fathom.models.network import without_block
-from fathom.tasks import Problem, Trained, example_batch
-from fathom.train import train
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.models.network import without_block
+from fathom_study.tasks import Problem, Trained, example_batch
+from fathom_study.train import train
 from param_helpers import exact_loss, make_spec, parameters_off_symmetry
 
 NETWORKS = {

@@ -15,12 +15,12 @@ from safetensors.numpy import load_file, save_file
 
 import naive
 from command_helpers import finished, refusal
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.config import installed_backends
+from fathom.connections.schemes import SCHEMES
 from fathom.library import type_name
-from fathom.models.connections.schemes import SCHEMES
+from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError
+from fathom_study import tasks
+from fathom_study.config import installed_backends
 from gradients import assert_gradients
 from param_helpers import OF_EACH_KIND, make_spec, parameters_of, quick_ones
 
@@ -349,7 +349,7 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
     """Derivative of a gradient penalty along a random direction, against differences of it."""
     framework = Torch()
     if way == "operations":  # as on a GPU
-        monkeypatch.setattr("fathom.backends.torch_ops.is_on_host", lambda x: False)
+        monkeypatch.setattr("fathom.operations.torch_ops.is_on_host", lambda x: False)
     module = moved_little(framework, scheme, "float64")
     functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
     loss = lambda x: of_some_channels(module(x, functions))  # noqa: E731

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
-from fathom.metrics import runs
-from fathom.metrics.scores import Score, outcome
-from fathom.metrics.steps import Steps
-from fathom.models.connections.connection import readout_shares
-from fathom.models.gain import composite_gain
-from fathom.tasks import example_batch
-from fathom.train import step_rows
+from fathom.connections.connection import readout_shares
+from fathom_study import tasks
+from fathom_study.metrics import runs
+from fathom_study.metrics.scores import Score, outcome
+from fathom_study.metrics.steps import Steps
+from fathom_study.models.gain import composite_gain
+from fathom_study.tasks import example_batch
+from fathom_study.train import step_rows
 from gradients import STEADY
 from param_helpers import make_spec, parameters_off_symmetry, trainer_on
 

@@ -7,11 +7,11 @@ import pytest
 from scipy.special import ndtr
 
 import naive
-from fathom import tasks
-from fathom.models.gain import composite_gain
-from fathom.models.ops import LARGE
-from fathom.tasks import example_batch
-from fathom.train import step_rows
+from fathom.operations.ops import LARGE
+from fathom_study import tasks
+from fathom_study.models.gain import composite_gain
+from fathom_study.tasks import example_batch
+from fathom_study.train import step_rows
 from gradients import STEADY
 from param_helpers import (
     make_spec,
@@ -227,7 +227,7 @@ def test_a_layer_norm_that_overflows_is_as_in_definitions(connect_cpu, power, on
     import mlx.core as mx
     import torch
 
-    from fathom.backends.mlx_ops import exact_layer_norm
+    from fathom.operations.mlx_ops import exact_layer_norm
 
     row = (np.random.default_rng(0).standard_normal((1, 32)) * 10**power).astype(np.float32)
     one, zero = np.ones(32, np.float32), np.zeros(32, np.float32)
@@ -247,7 +247,7 @@ def test_gradient_of_exact_layer_norm_at_any_scale(both_backends, scale):
     import mlx.core as mx
     import torch
 
-    from fathom.backends.mlx_ops import exact_layer_norm
+    from fathom.operations.mlx_ops import exact_layer_norm
 
     rng = np.random.default_rng(0)
     x = (scale * rng.standard_normal((8, 32))).astype(np.float32)

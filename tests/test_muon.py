@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.config import Optimizer
-from fathom.optimizers import (
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.config import Optimizer
+from fathom_study.optimizers import (
     OptimizerConfig,
     ParamGroup,
     ScheduledValues,
@@ -18,7 +18,7 @@ from fathom.optimizers import (
     orthogonalize,
     schedule_at,
 )
-from fathom.spec import Muon
+from fathom_study.spec import Muon
 from param_helpers import make_spec, parameters_of
 
 SHAPES = [(3, 8, 8), (2, 12, 5), (2, 4, 9), (5, 4, 4), (2, 1, 6), (1, 6, 1)]

@@ -5,11 +5,11 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from fathom import cli
-from fathom.config import ConfigError, parse_yaml
-from fathom.models.connections.about import ABOUT
-from fathom.models.connections.schemes import SCHEMES, resolve
-from fathom.report.schemes import (
+from fathom.connections.about import ABOUT
+from fathom.connections.schemes import SCHEMES, resolve
+from fathom_study import cli
+from fathom_study.config import ConfigError, parse_yaml
+from fathom_study.report.schemes import (
     STREAMS,
     about_schemes,
     as_yaml,

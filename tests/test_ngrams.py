@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from fathom.models import ngrams
-from fathom.models.ngrams import bits_per_character
+from fathom_study.models import ngrams
+from fathom_study.models.ngrams import bits_per_character
 
 
 def numbers(text, characters):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
-from fathom.config import Optimizer
-from fathom.optimizers import OptimizerConfig, ParamGroup, optimizer_config, schedule_at
+from fathom_study import tasks
+from fathom_study.config import Optimizer
+from fathom_study.optimizers import OptimizerConfig, ParamGroup, optimizer_config, schedule_at
 from gradients import STEADY
 from param_helpers import make_spec, parameters_of
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from command_helpers import refusal
-from fathom.cli import main
-from fathom.config import (
+from fathom.connections import module
+from fathom_study.cli import main
+from fathom_study.config import (
     Compute,
     ConfigError,
     check_config,
@@ -19,12 +20,11 @@ from fathom.config import (
     load_config,
     parse_spec,
 )
-from fathom.models.connections import module
-from fathom.runs.contract import examine
-from fathom.runs.folder import read_rows
-from fathom.runs.training import connect, run_cell
-from fathom.runs.validate import validate_run
-from fathom.tasks import Problem
+from fathom_study.runs.contract import examine
+from fathom_study.runs.folder import read_rows
+from fathom_study.runs.training import connect, run_cell
+from fathom_study.runs.validate import validate_run
+from fathom_study.tasks import Problem
 from own_connections import LEAKING, LITE, PLAIN, SHIFTED, write
 
 pytestmark = pytest.mark.skipif(
@@ -215,7 +215,7 @@ def test_initial_parameters_follow_the_seed():
 
 
 def test_exempt_parameters_do_not_decay():
-    from fathom.optimizers import optimizer_config
+    from fathom_study.optimizers import optimizer_config
 
     spec = spec_of({"module": "lite.py:Lite"})
     groups = optimizer_config(spec, Problem(spec).network.parameters()).groups

@@ -11,17 +11,17 @@ import sys
 
 import pytest
 
-from fathom.analysis import effective_depth, effects, worth
-from fathom.analysis.claims.evidence import Judgement
-from fathom.cli import main
-from fathom.report.figures.palette import COLOURS
-from fathom.report.page import explorer, write_page
-from fathom.report.page.evidence import BESIDE, WORDS
-from fathom.report.render import write_reports
-from fathom.report.verify import verify
 from fathom.settings import ConfigError
 from fathom.system.errors import UserError
-from fathom.system.files import write_json
+from fathom_study.analysis import effective_depth, effects, worth
+from fathom_study.analysis.claims.evidence import Judgement
+from fathom_study.cli import main
+from fathom_study.report.figures.palette import COLOURS
+from fathom_study.report.page import explorer, write_page
+from fathom_study.report.page.evidence import BESIDE, WORDS
+from fathom_study.report.render import write_reports
+from fathom_study.report.verify import verify
+from fathom_study.system.files import write_json
 from page_helpers import PUBLISHED, TEMPLATES, Page, make_page, trained, write_claims, write_results
 from report_helpers import analyze_runs
 from run_helpers import config_with
@@ -294,7 +294,7 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     assert problems() == []
     file.write_text(file.read_text().replace("Words", "Other words"))
     assert problems() == [f"{file}: differs from what its inputs give"]
-    monkeypatch.delitem(sys.modules, "fathom.report.page.markdown")
+    monkeypatch.delitem(sys.modules, "fathom_study.report.page.markdown")
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     brings = "run: pip install -e '.[workflow]'"
     assert problems() == [f"{file}: not checked, since markdown_it is not installed here; {brings}"]

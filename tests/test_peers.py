@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fathom.backends import connect
-from fathom.models import init
-from fathom.models.connections.connection import ConnectionContext
-from fathom.models.connections.schemes import SCHEMES, resolve
+from fathom import init
+from fathom.connections.connection import ConnectionContext
+from fathom.connections.schemes import SCHEMES, resolve
+from fathom_study.backends import connect
 from markdown_helpers import table
 
 pytestmark = pytest.mark.peers
@@ -144,7 +144,7 @@ def on_torch(connection, release, tied=same):
     """
     import torch
 
-    from fathom.backends.torch_ops import TorchOps
+    from fathom.operations.torch_ops import TorchOps
 
     ops, weights = (
         TorchOps(torch.device("cpu"), torch.float64),

@@ -9,7 +9,7 @@ respect to the input and every parameter.
 import numpy as np
 import pytest
 
-from fathom.models import init
+from fathom import init
 from test_peers import (
     B,
     C,

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from fathom import datasets
-from fathom.analysis.platforms import Platform
-from fathom.config import Cell, ConfigError, check_config
-from fathom.config.entries import RESERVED_NAMES
-from fathom.config.snakemake_start import Start, check_start, is_resolved, packed
-from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files
-from fathom.report.reports import check_folder, kept_tables, why_left_out
-from fathom.runs.validate import why_again
+from fathom_study import datasets
+from fathom_study.analysis.platforms import Platform
+from fathom_study.config import Cell, ConfigError, check_config
+from fathom_study.config.entries import RESERVED_NAMES
+from fathom_study.config.snakemake_start import Start, check_start, is_resolved, packed
+from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files
+from fathom_study.report.reports import check_folder, kept_tables, why_left_out
+from fathom_study.runs.validate import why_again
 from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
 
 BOTH = ("torch", "mlx")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from command_helpers import finished, wait_until
-from fathom import preload
-from fathom.config import installed_backends
+from fathom_study import preload
+from fathom_study.config import installed_backends
 from param_helpers import make_spec
 from run_helpers import numbers_of, read_manifest
 
@@ -73,7 +73,7 @@ def spec():
 
 
 def command(spec, folder):
-    job = ["-m", "fathom", "job", spec.json(), "--out", str(folder), "--compute", COMPUTE]
+    job = ["-m", "fathom_study", "job", spec.json(), "--out", str(folder), "--compute", COMPUTE]
     return [sys.executable, *job]
 
 
@@ -206,6 +206,6 @@ def test_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
 
 def test_internal_error_prints_a_traceback(monkeypatch, capsys):
     """A job whose process ends without an answer would be reported as killed."""
-    monkeypatch.setattr("fathom.cli.main", lambda: 1 / 0)
+    monkeypatch.setattr("fathom_study.cli.main", lambda: 1 / 0)
     assert preload.run() == 1
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from fathom.analysis.claims.evidence import Judgement
-from fathom.analysis.run_tables import comparison_table, summary_table
-from fathom.report.presenters import StudyPresenter
-from fathom.report.render import environment_of
-from fathom.report.verdicts import estimate, needed
+from fathom_study.analysis.claims.evidence import Judgement
+from fathom_study.analysis.run_tables import comparison_table, summary_table
+from fathom_study.report.presenters import StudyPresenter
+from fathom_study.report.render import environment_of
+from fathom_study.report.verdicts import estimate, needed
 from report_helpers import IMAGES, TEXT
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from command_helpers import refusal
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.batch import Batch, TaskError
-from fathom.tasks import Problem
-from fathom.train import train
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.batch import Batch, TaskError
+from fathom_study.tasks import Problem
+from fathom_study.train import train
 from gradients import STEADY
 from param_helpers import exact_loss, make_spec, oracle_forward, trainer_on
 

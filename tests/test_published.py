@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 
 from claims_helpers import CONTRADICTED, NAN, NO_STEPS, NOT_MEASURED, REPRODUCED
-from fathom.analysis.claims import load_published, write_claims
-from fathom.analysis.claims.published import ESTIMATORS, Bound, Value
-from fathom.analysis.claims.verdicts import (
+from fathom.settings import ConfigError, validate
+from fathom_study.analysis.claims import load_published, write_claims
+from fathom_study.analysis.claims.published import ESTIMATORS, Bound, Value
+from fathom_study.analysis.claims.verdicts import (
     claims_table,
     deviates,
     published_table,
     thresholds_table,
 )
-from fathom.analysis.run_tables import summary_table
-from fathom.analysis.tables import read_table
-from fathom.config import load_config
-from fathom.settings import ConfigError, validate
+from fathom_study.analysis.run_tables import summary_table
+from fathom_study.analysis.tables import read_table
+from fathom_study.config import load_config
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import (
     TOLD,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fathom.analysis.platforms import device_of
-from fathom.config import load_config
-from fathom.report.kept import SUMS
-from fathom.report.kept import differences as differences_of_kept
-from fathom.runs.folder import MANIFEST
-from fathom.spec import Cell
+from fathom_study.analysis.platforms import device_of
+from fathom_study.config import load_config
+from fathom_study.report.kept import SUMS
+from fathom_study.report.kept import differences as differences_of_kept
+from fathom_study.runs.folder import MANIFEST
+from fathom_study.spec import Cell
 from reference_helpers import (
     BUNDLES,
     MAX_PAGE_BYTES,
@@ -31,7 +31,7 @@ from reference_helpers import (
 
 def fathom(folder, *arguments):
     """(exit status, output) of a command with the preset of the reference."""
-    command = (sys.executable, "-m", "fathom", *arguments, "-c", "config.yaml", "-c", PRESET)
+    command = (sys.executable, "-m", "fathom_study", *arguments, "-c", "config.yaml", "-c", PRESET)
     return run(folder, *command)
 
 

@@ -7,18 +7,18 @@ import shutil
 
 import pytest
 
-from fathom.analysis.run_tables import write_tables
-from fathom.analysis.tables import read_table
-from fathom.config import BACKENDS, Compute, check_config
-from fathom.runs import folder, thinning
-from fathom.runs.bundle import unpack, write_bundle
-from fathom.runs.replay import COMPARED, compare_rows, difference, group_runs
-from fathom.runs.training import run_cell
-from fathom.runs.validate import find_runs, imported_runs
-from fathom.runs.verdict import STEPS, replay_file
+from fathom_study.analysis.run_tables import write_tables
+from fathom_study.analysis.tables import read_table
+from fathom_study.config import BACKENDS, Compute, check_config
+from fathom_study.runs import folder, thinning
+from fathom_study.runs.bundle import unpack, write_bundle
+from fathom_study.runs.replay import COMPARED, compare_rows, difference, group_runs
+from fathom_study.runs.training import run_cell
+from fathom_study.runs.validate import find_runs, imported_runs
+from fathom_study.runs.verdict import STEPS, replay_file
 from run_helpers import STUDY, flipped, metric_rows, read_manifest, seal, write_manifest
 
-OLD_CODE = {"fathom.train:train": "0" * 16}
+OLD_CODE = {"fathom_study.train:train": "0" * 16}
 TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
 
 
@@ -183,12 +183,12 @@ def test_replay_repeats_the_steps_of_training(carry, backend, changes):
 def test_runs_with_missing_hashes_wait_for_a_replay(carry, forged):
     carried = carry(age=False)
     (run,) = imported_runs(carried.config)
-    starts = "fathom.train:train", "fathom.tasks:Problem", "fathom.backends.torch:connect"
+    starts = "fathom_study.train", "fathom_study.tasks", "fathom_study.backends.torch"
     code = forged and {k: v for k, v in run.manifest.code.items() if k not in starts}
     carried.edit(carried.runs[0], lambda manifest: manifest.update(code=code))
     (run,) = imported_runs(carried.config)
     assert (run.status, run.replay) == ("stale", "waits")
-    assert "; no hash of its code: fathom.backends.torch:connect, fathom." in run.reason
+    assert "; no hash of its code: fathom_study.backends.torch:connect, fathom." in run.reason
     assert carried.table("summary").empty
 
 
@@ -256,7 +256,7 @@ def test_changed_number_is_named_and_excludes_the_group(carry, name):
     cells = carried.table("cells")
     assert cells["status"].tolist() == ["stale"] * 2
     assert set(cells["reason"]) == {
-        "today's code does not repeat it; code differs: fathom.train:train"
+        "today's code does not repeat it; code differs: fathom_study.train:train"
     }
 
 
@@ -356,7 +356,7 @@ def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monk
     carried = carry(seeds=[0, 1])
     carried.replay()
     with monkeypatch.context() as patch:
-        patch.setattr("fathom.runs.verdict.training_code_hash", lambda spec: "another")
+        patch.setattr("fathom_study.runs.verdict.training_code_hash", lambda spec: "another")
         assert carried.statuses == [("stale", "waits")] * 2
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2

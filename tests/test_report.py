@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from fathom import cli
-from fathom.analysis.attribution import diverged_cells, variance_summary, variance_table
-from fathom.analysis.claims import load_published
-from fathom.config import Contrast
-from fathom.report.formatting import plus_minus
-from fathom.report.records import records
-from fathom.report.render import environment_of, write_reports
-from fathom.runs.bundle import record_refusals
+from fathom_study import cli
+from fathom_study.analysis.attribution import diverged_cells, variance_summary, variance_table
+from fathom_study.analysis.claims import load_published
+from fathom_study.config import Contrast
+from fathom_study.report.formatting import plus_minus
+from fathom_study.report.records import records
+from fathom_study.report.render import environment_of, write_reports
+from fathom_study.runs.bundle import record_refusals
 from report_helpers import (
     DEPTHS,
     by_recipe,

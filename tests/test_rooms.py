@@ -1,24 +1,30 @@
-"""The order of rooms: a room imports only rooms below it."""
+"""The library imports nothing of the study, and a room only rooms below it."""
 
 import ast
 import functools
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "src" / "fathom"
+SOURCES = Path(__file__).parents[1] / "src"
+LIBRARY, STUDY = "fathom", "fathom_study"
 
-ROOMS = (
-    "system", "settings", "models", "metrics", "spec", "datasets", "batch", "tasks", "config",
-    "optimizers", "backends", "library", "torch", "mlx", "train", "runs", "analysis",
-    "report", "cli", "preload", "__main__",
-)  # fmt: skip
-"""Rooms from bottom to top, in the order of the drawing in CONTRIBUTING."""
+ROOMS = {
+    LIBRARY: (
+        "system", "settings", "operations", "arithmetic", "init", "connections", "library", "torch",
+        "mlx",
+    ),
+    STUDY: (
+        "system", "models", "metrics", "spec", "datasets", "batch", "tasks", "config", "optimizers",
+        "backends", "train", "runs", "analysis", "report", "cli", "preload", "__main__",
+    ),
+}  # fmt: skip
+"""Rooms of each package from bottom to top, in the order of the drawing in CONTRIBUTING."""
 
 
 @functools.cache
 def parsed(file):
-    """The syntax tree of a file of the package."""
-    return ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+    """The syntax tree of a file."""
+    return ast.parse((SOURCES / file).read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -41,35 +47,46 @@ def imports_of(file):
 
 
 def room_of(path):
-    return path.parts[0].removesuffix(".py")
+    return path.parts[1].removesuffix(".py")
 
 
-FILES = [file.relative_to(PACKAGE) for file in sorted(PACKAGE.rglob("*.py"))]
+FILES = [
+    f.relative_to(SOURCES) for p in (LIBRARY, STUDY) for f in sorted((SOURCES / p).rglob("*.py"))
+]
 
 
 def test_every_module_is_in_a_room():
-    assert {room_of(file) for file in FILES} == {*ROOMS, "__init__"}
+    for package, rooms in ROOMS.items():
+        found = {room_of(file) for file in FILES if file.parts[0] == package}
+        assert found == {*rooms, "__init__"}
+
+
+def test_the_library_never_imports_the_study():
+    library = [file for file in FILES if file.parts[0] == LIBRARY]
+    assert library
+    assert not [f for f in library for _, module in imports_of(f) if module.startswith(STUDY)]
 
 
 def test_a_room_imports_only_rooms_below_it():
     upward = []
     for file in FILES:
-        own = ROOMS.index(room_of(file)) if room_of(file) in ROOMS else -1
+        rooms = ROOMS[file.parts[0]]
+        own = rooms.index(room_of(file)) if room_of(file) in rooms else -1
         for line, module in imports_of(file):
             package, _, rest = module.partition(".")
             room = rest.partition(".")[0]
-            if package == "fathom" and room in ROOMS and ROOMS.index(room) > own:
+            if package == file.parts[0] and room in rooms and rooms.index(room) > own:
                 upward.append(f"{file}:{line} imports {module}")
     assert not upward
 
 
 def test_only_backends_and_modules_for_other_networks_import_a_framework():
     """Other code is the same without a framework, so `--alone` leaves its tests out."""
-    allowed = {"backends", "torch", "mlx"}
+    allowed = {"backends", "operations", "torch", "mlx"}
     named = [
         f"{file}:{line} imports {module}"
         for file in FILES
-        if room_of(file) not in allowed and file != Path("models/connections/module.py")
+        if room_of(file) not in allowed and file != Path(LIBRARY, "connections/module.py")
         for line, module in imports_of(file)
         if module.partition(".")[0] in FRAMEWORKS
     ]
@@ -99,7 +116,7 @@ def test_a_module_of_one_framework_imports_nothing_of_the_other():
 
 def test_only_tasks_and_their_own_files_name_a_task():
     """DESIGN's contract: a task is one file, so no other may branch on its name."""
-    from fathom.tasks import TASKS
+    from fathom_study.tasks import TASKS
 
     own = {"tasks", "datasets"}
     named = []
@@ -118,9 +135,7 @@ def test_only_tasks_and_their_own_files_name_a_task():
 
 def test_imports_have_no_cycle():
     """Imports for type checkers and inside functions count too."""
-    files = {
-        ".".join(("fathom", *f.with_suffix("").parts)).removesuffix(".__init__"): f for f in FILES
-    }
+    files = {".".join(f.with_suffix("").parts).removesuffix(".__init__"): f for f in FILES}
     graph = {}
     for name, file in files.items():
         imported = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]

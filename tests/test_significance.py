@@ -5,8 +5,8 @@ import math
 import pytest
 from scipy import stats
 
-from fathom.analysis.significance import holm, p_value, score_verdict, seeds_to_decide
-from fathom.analysis.statistics import t_interval
+from fathom_study.analysis.significance import holm, p_value, score_verdict, seeds_to_decide
+from fathom_study.analysis.statistics import t_interval
 
 
 def test_p_value_equals_the_paired_t_test():

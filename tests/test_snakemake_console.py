@@ -2,12 +2,12 @@
 
 import subprocess
 
-from fathom import datasets
-from fathom.config import Compute, check_config
-from fathom.config.snakemake_start import shell_prefix
-from fathom.report.snakemake_console import plan_table
-from fathom.runs.status import trainable
-from fathom.runs.validate import summarize_reasons
+from fathom_study import datasets
+from fathom_study.config import Compute, check_config
+from fathom_study.config.snakemake_start import shell_prefix
+from fathom_study.report.snakemake_console import plan_table
+from fathom_study.runs.status import trainable
+from fathom_study.runs.validate import summarize_reasons
 from run_helpers import STUDY, config_with
 
 

@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from fathom.config import Cell
-from fathom.report.terminal import print_status
-from fathom.runs import estimate, status
-from fathom.runs.run import STATUSES
-from fathom.runs.status import status_of
+from fathom_study.config import Cell
+from fathom_study.report.terminal import print_status
+from fathom_study.runs import estimate, status
+from fathom_study.runs.run import STATUSES
+from fathom_study.runs.status import status_of
 from run_helpers import CPU, CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
 STARTUP = 4.0
 """Seconds of a job in addition to its steps."""
-OF_ANOTHER_TIME = {"fathom.train:train": "of another time"}
+OF_ANOTHER_TIME = {"fathom_study.train:train": "of another time"}
 
 
 @pytest.fixture(autouse=True)
@@ -117,9 +117,10 @@ def test_estimate_is_the_median_of_matching_cells(config):
 def test_planning_loads_neither_training_nor_a_framework():
     """Loading them would delay every command and every start of Snakemake."""
     program = (
-        "import sys; from fathom.runs import bundle, import_preview, status, validate;"
-        "print([m for m in sys.modules if m.startswith(('fathom.train', 'fathom.backends'))"
-        " or m in ('torch', 'mlx', 'fathom.runs.training', 'fathom.runs.replay')])"
+        "import sys; from fathom_study.runs import bundle, import_preview, status, validate;"
+        "study = ('fathom_study.train', 'fathom_study.backends');"
+        "print([m for m in sys.modules if m.startswith(study)"
+        " or m in ('torch', 'mlx', 'fathom_study.runs.training', 'fathom_study.runs.replay')])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (found.stdout, found.stderr) == ("[]\n", "")
@@ -135,7 +136,7 @@ def test_printed_status_has_counts_reasons_and_cells_left(config, capsys):
     text = capsys.readouterr().out
     assert "1 measured" in text
     assert "10 missing" in text
-    assert "a/4L/mhc/torch/seed1: stale: code differs: fathom.train:train" in text
+    assert "a/4L/mhc/torch/seed1: stale: code differs: fathom_study.train:train" in text
     # 11 starts; 3 steps each: 5 cells of 4 layers at 0.5 s and 6 cells of 8 layers at 1 s.
     assert text.splitlines()[:2] == [
         "11 of 12 cells left to run here: about 70 seconds on one core.",
@@ -145,7 +146,7 @@ def test_printed_status_has_counts_reasons_and_cells_left(config, capsys):
 
 def test_control_characters_of_a_run_folder_are_not_printed(config, capsys):
     obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
-    write_cell(config, cell(), LOSSES, code={f"fathom.train:{obeyed}": "0"})
+    write_cell(config, cell(), LOSSES, code={f"fathom_study.train:{obeyed}": "0"})
     write_cell(config, cell(seed=1), LOSSES, device={**CPU, "name": obeyed})
     print_status(status_of(config))
     shown = capsys.readouterr().out

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from claims_helpers import NO_STEPS
-from fathom.analysis.claims.verdicts import claims_table
-from fathom.analysis.run_tables import summary_table
-from fathom.analysis.step_times import StepTime, read_step_times, with_times_of_networks
-from fathom.analysis.worth import ratios
+from fathom_study.analysis.claims.verdicts import claims_table
+from fathom_study.analysis.run_tables import summary_table
+from fathom_study.analysis.step_times import StepTime, read_step_times, with_times_of_networks
+from fathom_study.analysis.worth import ratios
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import frame, published_with, run, seeds, step_times
 

@@ -9,13 +9,18 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fathom import tasks
-from fathom.analysis.effective_depth import write_effective_depth
-from fathom.analysis.effects import write_effects
-from fathom.analysis.run_tables import comparison_table, run_metrics, summary_table, write_tables
-from fathom.analysis.stability import write_stability
-from fathom.analysis.statistics import mean_with_ci, t_interval
-from fathom.analysis.tables import (
+from fathom_study import tasks
+from fathom_study.analysis.effective_depth import write_effective_depth
+from fathom_study.analysis.effects import write_effects
+from fathom_study.analysis.run_tables import (
+    comparison_table,
+    run_metrics,
+    summary_table,
+    write_tables,
+)
+from fathom_study.analysis.stability import write_stability
+from fathom_study.analysis.statistics import mean_with_ci, t_interval
+from fathom_study.analysis.tables import (
     BY_STUDY,
     STEPS,
     TEXT,
@@ -24,10 +29,10 @@ from fathom.analysis.tables import (
     read_table,
     save_tables,
 )
-from fathom.analysis.worth import write_worth
-from fathom.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
-from fathom.runs.folder import RunError
-from fathom.tasks.tokens import Tokens
+from fathom_study.analysis.worth import write_worth
+from fathom_study.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
+from fathom_study.runs.folder import RunError
+from fathom_study.tasks.tokens import Tokens
 from run_helpers import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tables_helpers import CHANCE, T975, TOLD, frame, run, seeds
 
@@ -290,14 +295,14 @@ def test_diverged_run_has_no_score_despite_finite_accuracy():
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):
     first, second, third = config.cells()
     write_cell(config, first, [4.0, 2.0, 1.0])
-    write_cell(config, second, [4.0, 2.0, 90.0], code={"fathom.train": "of another time"})
+    write_cell(config, second, [4.0, 2.0, 90.0], code={"fathom_study.train": "of another time"})
     folder = write_cell(config, third, [4.0, 2.0, 1.0])
     (folder / "manifest.json").unlink()
     (folder / ".partial").mkdir()
     tables = tables_of(config, tmp_path / "tables")
     out = tables["cells"][~tables["cells"]["status"].isin(["measured", "imported"])]
     assert out[["seed", "status"]].to_numpy().tolist() == [[1, "stale"], [2, "failed"]]
-    assert "fathom.train" in out["reason"].iloc[0]
+    assert "fathom_study.train" in out["reason"].iloc[0]
     assert tables["summary"]["n"].tolist() == [1]
     assert tables["summary"]["loss_final_mean"].tolist() == [1]
     assert set(tables["steps"]["seed"]) == {0}

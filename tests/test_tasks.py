@@ -8,10 +8,10 @@ import pytest
 
 import naive
 from command_helpers import refusal
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
+from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError
-from fathom.tasks import example_batch
+from fathom_study import tasks
+from fathom_study.tasks import example_batch
 from param_helpers import check_oracle, make_spec, parameters_of
 
 tokens = tasks.load("tokens")

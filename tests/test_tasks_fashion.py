@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fathom import tasks
-from fathom.datasets import DataError
-from fathom.datasets import fashion_mnist as data
-from fathom.tasks import fashion
+from fathom_study import tasks
+from fathom_study.datasets import DataError
+from fathom_study.datasets import fashion_mnist as data
+from fathom_study.tasks import fashion
 from fetching_helpers import put_idx, random_images
 from param_helpers import end_of, make_spec, parameters_of
 

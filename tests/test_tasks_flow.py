@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.metrics.scores import outcome
-from fathom.tasks import flow
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.metrics.scores import outcome
+from fathom_study.tasks import flow
 from param_helpers import end_of, make_spec
 
 task = tasks.load("flow")

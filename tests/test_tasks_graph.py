@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.models.belief_propagation import log_marginals
-from fathom.tasks import graph as module
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.models.belief_propagation import log_marginals
+from fathom_study.tasks import graph as module
 from param_helpers import end_of, make_spec, parameters_of, parameters_off_symmetry
 
 task = tasks.load("graph")

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom import tasks
-from fathom.backends.numpy import NumpyOps
-from fathom.config import parse_spec
-from fathom.tasks import state as module
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.config import parse_spec
+from fathom_study.tasks import state as module
 from param_helpers import end_of, make_spec, parameters_of
 
 state = tasks.load("state")

@@ -7,13 +7,13 @@ import pytest
 
 import naive
 from command_helpers import refusal
-from fathom import tasks
-from fathom.config import Compute, ConfigError, parse_spec, parse_yaml
-from fathom.datasets import DataError, shakespeare
-from fathom.runs.training import run_cell
-from fathom.runs.validate import validate_run
-from fathom.tasks import text as module
-from fathom.train import train
+from fathom_study import tasks
+from fathom_study.config import Compute, ConfigError, parse_spec, parse_yaml
+from fathom_study.datasets import DataError, shakespeare
+from fathom_study.runs.training import run_cell
+from fathom_study.runs.validate import validate_run
+from fathom_study.tasks import text as module
+from fathom_study.train import train
 from fetching_helpers import put_texts
 from param_helpers import end_of, make_spec, parameters_off_symmetry, trainer_on
 from run_helpers import interrupt_at, numbers_of, read_manifest

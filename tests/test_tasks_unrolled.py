@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom import tasks
-from fathom.tasks import example_batch, unrolled
-from fathom.train import step_rows
+from fathom_study import tasks
+from fathom_study.tasks import example_batch, unrolled
+from fathom_study.train import step_rows
 from param_helpers import end_of, make_spec, oracle_forward, parameters_of
 
 task = tasks.load("unrolled")

@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 from matplotlib import figure
 
-from fathom.analysis.derived import write_derived
-from fathom.analysis.run_tables import write_tables
-from fathom.analysis.tables import read_losses, read_steps, read_table
-from fathom.metrics.steps import CLOCKS
-from fathom.report.figures.frames import first_nonfinite
-from fathom.report.figures.panels import curves
-from fathom.report.page.explorer import study_data
-from fathom.runs.bundle import BundleError, create_bundle, import_bundle
-from fathom.runs.folder import METRICS, encode_row, read_rows
-from fathom.runs.thinning import FIRST, thin_rows, whole_steps
+from fathom_study.analysis.derived import write_derived
+from fathom_study.analysis.run_tables import write_tables
+from fathom_study.analysis.tables import read_losses, read_steps, read_table
+from fathom_study.metrics.steps import CLOCKS
+from fathom_study.report.figures.frames import first_nonfinite
+from fathom_study.report.figures.panels import curves
+from fathom_study.report.page.explorer import study_data
+from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle
+from fathom_study.runs.folder import METRICS, encode_row, read_rows
+from fathom_study.runs.thinning import FIRST, thin_rows, whole_steps
 from run_helpers import config_with, metric_rows, read_manifest, write_cell
 from test_bundle import Parts
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fathom.batch import Batch
-from fathom.config import installed_backends
-from fathom.models.connections.schemes import SCHEMES
-from fathom.tasks import Problem
+from fathom.connections.schemes import SCHEMES
+from fathom_study.batch import Batch
+from fathom_study.config import installed_backends
+from fathom_study.tasks import Problem
 from param_helpers import make_spec
 
 if "torch" not in installed_backends():
@@ -16,8 +16,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fathom.backends.torch_counting import count, count_step
-from fathom.backends.torch_ops import TorchOps
+from fathom.operations.torch_ops import TorchOps
+from fathom_study.backends.torch_counting import count, count_step
 from param_helpers import quick_ones
 
 A, B, ROW, W = (torch.empty(shape, device="meta") for shape in [(4, 6), (4, 6), (1, 6), (6, 7)])

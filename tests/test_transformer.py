@@ -2,7 +2,7 @@
 
 import pytest
 
-from fathom.tasks import example_batch
+from fathom_study.tasks import example_batch
 from param_helpers import check_oracle, make_spec
 
 NANOCHAT = {

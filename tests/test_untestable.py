@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from claims_helpers import CONTRADICTED, NOT_MEASURED, REPRODUCED, check, claims_of, judge, sides
-from fathom.analysis.claims.untestable import first_of_same
+from fathom_study.analysis.claims.untestable import first_of_same
 from run_helpers import config_with
 from tables_helpers import curve, frame, published_with, run, seeds
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fathom.analysis.claims import load_published
-from fathom.analysis.platforms import Platform
-from fathom.analysis.tables import BY_STUDY
-from fathom.report.draw import title_of
-from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of, write_figure_manifest
-from fathom.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
-from fathom.report.render import write_reports
-from fathom.report.verify import verify
-from fathom.runs.bundle import record_refusals
-from fathom.runs.folder import run_folder
-from fathom.runs.validate import find_runs, validate_run
-from fathom.system.files import write_json
+from fathom_study.analysis.claims import load_published
+from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.tables import BY_STUDY
+from fathom_study.report.draw import title_of
+from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of, write_figure_manifest
+from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
+from fathom_study.report.render import write_reports
+from fathom_study.report.verify import verify
+from fathom_study.runs.bundle import record_refusals
+from fathom_study.runs.folder import run_folder
+from fathom_study.runs.validate import find_runs, validate_run
+from fathom_study.system.files import write_json
 from param_helpers import quick_ones
 from report_helpers import analyze_runs
 from run_helpers import RUN_FILES, config_with, seal, write_cell
@@ -314,14 +314,14 @@ def change_numbers_and_hashes(config, folder):
 
 def use_other_code(config, folder):
     cell = next(c for c in config.cells() if run_folder(Path(config.results), c) == folder)
-    write_cell(config, cell, LOSSES, code={"fathom.train:train": "0"})
+    write_cell(config, cell, LOSSES, code={"fathom_study.train:train": "0"})
 
 
 CHANGED_RUNS = [
     # (damage, status, start of the reason) of each run, in order
     [
         (leave_a_partial_run, "failed", "began and has not finished"),
-        (use_other_code, "stale", "code differs: fathom.train:train"),
+        (use_other_code, "stale", "code differs: fathom_study.train:train"),
         (change_numbers_and_hashes, "measured", ""),
     ],
     [

@@ -5,10 +5,10 @@ import math
 import pandas as pd
 import pytest
 
-from fathom.analysis.effects import effects_table
-from fathom.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
-from fathom.analysis.statistics import Interval
-from fathom.config import check_config
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
+from fathom_study.analysis.statistics import Interval
+from fathom_study.config import check_config
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds, step_times, table_of_worth
 

@@ -7,10 +7,10 @@ from itertools import chain
 import pandas as pd
 import pytest
 
-from fathom.analysis.claims import load_published
-from fathom.analysis.claims.published import Worth
-from fathom.config import check_config, load_config
-from fathom.report.worth import (
+from fathom_study.analysis.claims import load_published
+from fathom_study.analysis.claims.published import Worth
+from fathom_study.config import check_config, load_config
+from fathom_study.report.worth import (
     advice,
     depth_multiplier,
     overhead,

@@ -1,4 +1,4 @@
-"""JAX on cpu or gpu: an example of a backend. As src/fathom/backends/jax.py it is one."""
+"""JAX on cpu or gpu: an example of a backend. As src/fathom_study/backends/jax.py it is one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fathom.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
-from fathom.batch import Batch
-from fathom.models.ops import CustomVJP
-from fathom.optimizers import clip_coefficient, muon
-from fathom.system.hardware import cpu_model
+from fathom.operations.ops import CustomVJP
+from fathom_study.backends import Backend, BackendError, Device, ObjectiveFunction, Trainer
+from fathom_study.batch import Batch
+from fathom_study.optimizers import clip_coefficient, muon
+from fathom_study.system.hardware import cpu_model
 
 if TYPE_CHECKING:
-    from fathom.optimizers import OptimizerConfig, ScheduledValues
+    from fathom_study.optimizers import OptimizerConfig, ScheduledValues
 
 # Read when JAX starts, hence before its import.
 os.environ["PJRT_NPROC"] = os.environ["OMP_NUM_THREADS"]
@@ -26,7 +26,7 @@ from jax import Array
 
 
 class JaxOps:
-    """Ops in float32. Docstrings: `fathom.models.ops`."""
+    """Ops in float32. Docstrings: `fathom.operations.ops`."""
 
     def asarray(self, x: np.ndarray) -> Array:
         return jnp.array(x, jnp.int32 if np.issubdtype(x.dtype, np.integer) else jnp.float32)

@@ -1,7 +1,7 @@
 """Connections for your own networks: the code shared by `fathom.torch` and `fathom.mlx`.
 
 Each of them has one class, a framework module that holds a connection's parameters. Its verbs are
-those of `fathom.models.connections`. In addition, the module checks sizes, types and the order of
+those of `fathom.connections`. In addition, the module checks sizes, types and the order of
 calls, and accepts any float type.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fathom.models import init
-from fathom.models.connections.connection import Apart, Connection, ConnectionContext, State
-from fathom.models.connections.released import of_release
-from fathom.models.connections.schemes import SCHEMES, name_behind, resolve
-from fathom.models.ops import Array, Ops
+from fathom import init
+from fathom.connections.connection import Apart, Connection, ConnectionContext, State
+from fathom.connections.released import of_release
+from fathom.connections.schemes import SCHEMES, name_behind, resolve
+from fathom.operations.ops import Array, Ops
 from fathom.settings import ConfigError, Flag, NonNegative, Positive, Settings, validate
 
 PREFIX = "connection."

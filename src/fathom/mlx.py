@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fathom.backends.mlx_ops import MlxOps  # before MLX: it chooses the BLAS that MLX binds to
+from fathom.operations.mlx_ops import MlxOps  # before MLX: it chooses the BLAS that MLX binds to
 
 # isort: split
 import mlx.core as mx

@@ -43,7 +43,7 @@ Entry = TypeVar("Entry")
 class Registry(dict[str, Entry]):
     """Alternatives by their name in config.yaml.
 
-    Adding an entry changes no computation, so it makes no run stale (`fathom.runs.code_hash`).
+    An entry is found by its name, so code that uses one depends on the entry's module.
     """
 
     def find(self, kind: str, name: str) -> Entry:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathom.backends.torch_gradients import is_autocast, runs_eagerly, without_autocast
-from fathom.backends.torch_ops import OpsAmidAutocast, TorchOps
 from fathom.library import PREFIX, Verbs, connection_for
+from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
+from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
 __all__ = ["ResidualConnection"]
 

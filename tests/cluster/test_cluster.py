@@ -18,7 +18,7 @@ import pytest
 from single_node import working_in
 
 from command_helpers import wait_until
-from fathom.config import installed_backends
+from fathom_study.config import installed_backends
 from grid_helpers import copy_project, only
 from run_helpers import read_csv, read_manifest, without_times
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_helpers import server
-from fathom.config import installed_backends, load_config, read_yaml
-from fathom.runs.folder import run_folder
-from fathom.runs.validate import validate_run
+from fathom_study.config import installed_backends, load_config, read_yaml
+from fathom_study.runs.folder import run_folder
+from fathom_study.runs.validate import validate_run
 from grid_helpers import copy_project, only
 from run_helpers import TINY, numbers_of, read_csv, read_manifest, without_times
 
@@ -64,7 +64,7 @@ class Project:
 
     def train_all(self, *arguments):
         """Train all remaining cells, without an error."""
-        status, printed = self.run_forked("-m", "fathom", "train-all", *arguments)
+        status, printed = self.run_forked("-m", "fathom_study", "train-all", *arguments)
         assert status == 0, printed
         return printed
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from fault_helpers import quickest_backend, tiny_project
 
-from fathom.config import installed_backends
+from fathom_study.config import installed_backends
 from run_helpers import ARRIVED
 
 pytestmark = [
@@ -54,7 +54,7 @@ def assert_full(status, printed):
 
 
 def run_on_full_disk(project, *arguments):
-    assert_full(*project.run_forked("-m", "fathom", *arguments))
+    assert_full(*project.run_forked("-m", "fathom_study", *arguments))
 
 
 def contents(folder):
@@ -93,7 +93,7 @@ def test_training_that_fills_the_disk_reports_it_and_spoils_nothing(trained, dis
     too_small = 0
     for free in range(0, DISK, STEP):
         fill(disk, free)
-        status, printed = trained.run_forked("-m", "fathom", "train-all")
+        status, printed = trained.run_forked("-m", "fathom_study", "train-all")
         if status == 0:
             break
         too_small += 1
@@ -126,7 +126,7 @@ def test_a_bundle_that_does_not_fit_leaves_no_bundle(trained, disk):
 
 def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
     bundle = str(tmp_path / "b.tar.xz")
-    assert trained.run_forked("-m", "fathom", "bundle", "create", "-o", bundle)[0] == 0
+    assert trained.run_forked("-m", "fathom_study", "bundle", "create", "-o", bundle)[0] == 0
     fill(disk, 20 * KIB)
     before = contents(disk)
     run_on_full_disk(trained, "bundle", "import", bundle)
@@ -134,12 +134,12 @@ def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
     assert not any((disk / "results/imported").rglob("*"))
 
     (disk / "ballast").unlink()
-    assert trained.run_forked("-m", "fathom", "bundle", "import", bundle)[0] == 0
+    assert trained.run_forked("-m", "fathom_study", "bundle", "import", bundle)[0] == 0
 
 
 def test_tables_that_do_not_fit_leave_the_old_ones(trained, disk):
     trained.train_all()
-    assert trained.run_forked("-m", "fathom", "tables")[0] == 0
+    assert trained.run_forked("-m", "fathom_study", "tables")[0] == 0
     before = contents(trained.results / "tables")
     fill(disk, 0)
     run_on_full_disk(trained, "tables")

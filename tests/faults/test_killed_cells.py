@@ -26,7 +26,7 @@ def assert_same_numbers(project, other):
 DIE_AT_RENAME = """
 import os, signal, sys
 from pathlib import Path
-from fathom.__main__ import main
+from fathom_study.__main__ import main
 
 left, moment = int(sys.argv[1]), sys.argv[2]
 rename = Path.replace
@@ -113,7 +113,7 @@ def is_running(pid):
 
 def begin_both(project):
     """Start `train-all --jobs 2` and wait for a checkpoint of both cells."""
-    process = project.start("-m", "fathom", "train-all", "--jobs", "2")
+    process = project.start("-m", "fathom_study", "train-all", "--jobs", "2")
     folders = [project.cell_folder(cell) for cell in project.config.cells()]
     checkpoints = [folder / ".partial/checkpoint.safetensors" for folder in folders]
     wait_until(lambda: all(file.exists() for file in checkpoints), process)
@@ -138,7 +138,7 @@ def test_killed_worker_is_reported_in_one_line_per_cell(both):
 def test_no_cell_begins_after_ctrl_c(tmp_path):
     project = tiny_project(tmp_path, seeds=[0, 1, 2, 3], backends=[quickest_backend()], steps=600)
     folders = [project.cell_folder(cell) for cell in project.config.cells()]
-    process = project.start("-m", "fathom", "train-all", "--jobs", "2")
+    process = project.start("-m", "fathom_study", "train-all", "--jobs", "2")
 
     def begun():
         return sum((folder / ".partial/checkpoint.safetensors").exists() for folder in folders)

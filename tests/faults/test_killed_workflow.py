@@ -15,7 +15,7 @@ import pytest
 from fault_helpers import kill, whole_project
 
 from command_helpers import wait_until
-from fathom.config import installed_backends
+from fathom_study.config import installed_backends
 
 pytestmark = [
     pytest.mark.faults,

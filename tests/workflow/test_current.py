@@ -11,13 +11,13 @@ import pytest
 
 from command_helpers import shell
 from conftest import SMOKE, own_lines
-from fathom import cli
-from fathom.analysis.claims import load_published
-from fathom.analysis.run_tables import write_tables
-from fathom.config import Cell, load_config
-from fathom.report.verify import verify
-from fathom.runs import folder as runs
-from fathom.runs.status import status_of
+from fathom_study import cli
+from fathom_study.analysis.claims import load_published
+from fathom_study.analysis.run_tables import write_tables
+from fathom_study.config import Cell, load_config
+from fathom_study.report.verify import verify
+from fathom_study.runs import folder as runs
+from fathom_study.runs.status import status_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def trained_again_by_hand(cell):
 
 def other_code(cell):
     manifest = read_manifest(run_of(cell))
-    manifest["code"]["fathom.train:train"] = "0" * 16
+    manifest["code"]["fathom_study.train:train"] = "0" * 16
     write_manifest(run_of(cell), manifest)
 
 
@@ -129,7 +129,8 @@ def to_train(workflow):
     status = json.loads(shell(f"fathom status --json {' '.join(OPTIONS)}", workflow.folder))
     trained = [output for rule, output in workflow.planned("all") if rule == "train"]
     program = (
-        "from fathom.config import load_config; from fathom.runs.train_all import specs_left;"
+        "from fathom_study.config import load_config;"
+        "from fathom_study.runs.train_all import specs_left;"
         f"print(*(spec.cell for spec in specs_left(load_config({FILES}), ())))"
     )
     return {
@@ -191,7 +192,7 @@ def test_all_programs_agree_on_current_runs(here):
     said = here.smoke("all").stderr
     (line,) = [line for line in said.splitlines() if "are not current" in line]
     assert line.startswith("fathom: 3 runs are not current and will be retrained: ")
-    for reason in ("optimizer.lr 0.5 → ", "fathom.train:train", "corrupt: metrics.jsonl"):
+    for reason in ("optimizer.lr 0.5 → ", "fathom_study.train:train", "corrupt: metrics.jsonl"):
         assert reason in line
     assert to_train(here) == everyone([])
 

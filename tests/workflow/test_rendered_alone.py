@@ -19,7 +19,7 @@ ALONE = ("--config", "train=false")
 def fathom(workflow, *arguments):
     """Lines printed by a command of the copy on its workflow's configs; it must not fail."""
     options = [word for file in CONFIG for word in ("--config", file)]
-    command = (sys.executable, "-m", "fathom", *arguments, *options)
+    command = (sys.executable, "-m", "fathom_study", *arguments, *options)
     done = ended(*command, folder=workflow.folder, PYTHONPATH=str(workflow.folder / "src"))
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from command_helpers import shell
-from fathom.runs.folder import read_manifest as manifest_of
+from fathom_study.runs.folder import read_manifest as manifest_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def carry(results, backend):
     carried = results / "imported" / manifest_of(made).platform / STUDY / backend / "seed0"
     shutil.copytree(made, carried)
     manifest = read_manifest(carried)
-    manifest["code"]["fathom.train:train"] = "0" * 16
+    manifest["code"]["fathom_study.train:train"] = "0" * 16
     write_manifest(carried, manifest)
     return carried
 
@@ -82,7 +82,7 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     assert workflow.planned("tables") == []
 
     # An edit of code that the runs use makes their replays void.
-    file = "src/fathom/models/connections/constraints.py"
+    file = "src/fathom/connections/constraints.py"
     workflow.edit(file, "else bounded", "else 2 * bounded")
     plan = workflow.planned("replay")
     assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]

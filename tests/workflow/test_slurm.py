@@ -6,7 +6,7 @@ import re
 import pytest
 
 from conftest import SMOKE, own_lines
-from fathom.config import load_config
+from fathom_study.config import load_config
 from grid_helpers import PROJECT
 
 pytest.importorskip("snakemake_executor_plugin_slurm")

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from conftest import SMOKE, own_lines
-from fathom import cli
-from fathom.config import installed_backends, load_config
+from fathom_study import cli
+from fathom_study.config import installed_backends, load_config
 from grid_helpers import PROJECT, only
 from param_helpers import quick_ones
 from run_helpers import read_csv, read_manifest, write_cell

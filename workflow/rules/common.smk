@@ -3,18 +3,18 @@
 import functools
 import shlex
 
-from fathom import datasets
-from fathom.analysis.platforms import Platform
-from fathom.config import BACKENDS, installed_backends
-from fathom.config.snakemake_start import is_resolved, packed, shell_prefix
-from fathom.report import reports
-from fathom.report.figure_manifest import OVERVIEW_TABLES, tables_of
-from fathom.report.figures import OF_A_CELL, figures_of, find
-from fathom.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs, measured
-from fathom.report.snakemake_console import Console, install, log_group_errors
-from fathom.runs.bundle import refused_file
-from fathom.runs.code_hash import code_hash
-from fathom.runs.validate import why_again
+from fathom_study import datasets
+from fathom_study.analysis.platforms import Platform
+from fathom_study.config import BACKENDS, installed_backends
+from fathom_study.config.snakemake_start import is_resolved, packed, shell_prefix
+from fathom_study.report import reports
+from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of
+from fathom_study.report.figures import OF_A_CELL, figures_of, find
+from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs, measured
+from fathom_study.report.snakemake_console import Console, install, log_group_errors
+from fathom_study.runs.bundle import refused_file
+from fathom_study.runs.code_hash import code_hash
+from fathom_study.runs.validate import why_again
 
 CONFIG = or_exit(START.load, config)
 or_exit(reports.check_folder, CONFIG)

@@ -1,6 +1,6 @@
 # CSVs → PNGs and SVGs: one job for each study and platform, and one for each cell on request.
 #
-# The declarations in src/fathom/report/figures define the figures of each study.
+# The declarations in src/fathom_study/report/figures define the figures of each study.
 
 # A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
 for name, figures in PLAN.figures.items():

@@ -24,7 +24,7 @@ checkpoint replay_runs:
     params:
         is_installed=lambda w: w.backend in INSTALLED,
         code_hash=hash_for(
-            code_hash, "fathom.runs.replay:compare_rows", "fathom.runs.verdict:STEPS"
+            code_hash, "fathom_study.runs.replay:compare_rows", "fathom_study.runs.verdict:STEPS"
         ),
     shell:
         "fathom replay {wildcards.backend:q} --study {wildcards.study:q} --config {input.config:q}"

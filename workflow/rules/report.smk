@@ -38,7 +38,7 @@ rule reports:
         "../../envs/report.yaml"
     params:
         command=lambda w: "report",  # lint takes a constant for a prefix of input.templates
-        code_hash=hash_for(PLAN.code_hash, "fathom.report.render"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.render"),
         templates=folder_of_templates,
     shell:
         "fathom {params.command:q} --config {input.config:q} --published {input.published:q}"
@@ -63,7 +63,7 @@ use rule reports as page with:
         f"{RESULTS}/logs/page.log",
     params:
         command="page",
-        code_hash=hash_for(PLAN.code_hash, "fathom.report.page"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.page"),
         templates=folder_of_templates,
 
 
@@ -82,7 +82,7 @@ use rule reports as paper with:
         f"{RESULTS}/logs/paper.log",
     params:
         command="paper",
-        code_hash=hash_for(PLAN.code_hash, "fathom.report.paper"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.paper"),
         templates=folder_of_templates,
 
 

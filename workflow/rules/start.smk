@@ -40,8 +40,8 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "fathom"]
         del sys.modules[name]
 
 
-from fathom import preload
-from fathom.config.snakemake_start import Start
+from fathom_study import preload
+from fathom_study.config.snakemake_start import Start
 from fathom.system.errors import UserError, broken_link, fail, of_system
 
 

@@ -1,6 +1,6 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-from fathom.analysis.tables import BY_STUDY
+from fathom_study.analysis.tables import BY_STUDY
 
 RUN_TABLES = csvs(
     *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
@@ -57,7 +57,7 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         imported=PLAN.imported_key,  # in place of their files, for the same reason
-        code_hash=hash_for(PLAN.code_hash, "fathom.analysis.run_tables", "fathom.analysis.derived"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.analysis.run_tables", "fathom_study.analysis.derived"),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
@@ -79,7 +79,7 @@ checkpoint claims:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=hash_for(code_hash, "fathom.analysis.claims"),
+        code_hash=hash_for(code_hash, "fathom_study.analysis.claims"),
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 

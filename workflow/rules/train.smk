@@ -1,6 +1,6 @@
 # One job per cell.
 #
-# A cell is trained if its run is missing or not current. `fathom.runs.validate` decides that, as
+# A cell is trained if its run is missing or not current. `fathom_study.runs.validate` decides that, as
 # for `fathom status`; parameters and file times do not.
 
 

@@ -1,0 +1,1 @@
+"""Loops, kernels and gradients that connections compute with."""

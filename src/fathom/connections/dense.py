@@ -1,0 +1,173 @@
+"""`dense`: before each block, a weighted sum of the outputs of all blocks so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fathom.connections.connection import (
+    Apart,
+    Connection,
+    ConnectionContext,
+    root_mean_square,
+)
+from fathom.connections.depth_attention import refuse_without_attention
+from fathom.init import Constant, Normal, OneStream, Parameter
+from fathom.settings import Flag, Number, Positive, Settings
+
+if TYPE_CHECKING:
+    from fathom.operations.ops import Array, Arrays, Ops
+
+
+class Dense(Settings):
+    """Y_i = Σ_{j ≤ i} a_ij X_j after block i, X_{i+1} = block(Y_i), the output Y_L.
+
+    X_0 is the embedded input, and Y_0 = X_0; blocks have ordinary residuals. Dynamic weights of
+    each token are a_i + W_i gelu(V_i r(X_i)), r(x) = RMSNorm(x). All start at a_ii = 1, else 0.
+    """
+
+    kind: Literal["dense"] = "dense"
+    weights: Literal["static", "dynamic"] = "static"
+    apart: Flag = Field(
+        False,
+        description="whether a block's attention reads q, k and v with weights of their own, "
+        "beside those of the residual",
+    )
+    multiple: Positive = Field(
+        64, description="dynamic: rows of V are a multiple of it, above the number of weights"
+    )
+    expand_last: Positive = Field(4, description="dynamic: factor of the rows of the last V")
+    eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
+
+    @model_validator(mode="after")
+    def _static_weights_are_one_set(self) -> Dense:
+        if self.apart and self.weights == "static":
+            raise ValueError("apart: q, k and v need weights: dynamic; use false")
+        return self
+
+    def at(self, context: ConnectionContext) -> DenseConnection:
+        """The connection in a network. Raises ConfigError if q, k and v have one input."""
+        if self.apart:
+            refuse_without_attention("dense", "apart: false", context)
+        return (StaticDense if self.weights == "static" else DynamicDense)(self, context)
+
+
+class DenseState(NamedTuple):
+    """A pass up to a layer."""
+
+    params: dict[str, Array]
+    outputs: Arrays
+    """X_j […, C]"""
+    x: Array
+    """[…, C]: the residual of the block that is open."""
+    apart: Apart | None = None
+    """Inputs of its attention, if they differ from x."""
+
+
+@dataclass(frozen=True)
+class DenseConnection(Connection):
+    """Formula: `Dense`."""
+
+    settings: Dense
+    context: ConnectionContext
+
+    @cached_property
+    def blocks(self) -> int:
+        return self.context.layers // self.context.per_block
+
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> DenseState:
+        return DenseState(params, (x,), x)
+
+    def read(self, ops: Ops, state: DenseState, k: int) -> tuple[Array | Apart, DenseState]:
+        read = state.x if state.apart is None else state.apart
+        return read, state._replace(apart=None)
+
+    def write(self, ops: Ops, state: DenseState, k: int, y: Array) -> DenseState:
+        x = y if self.context.has_residual else state.x + y
+        state = state._replace(x=x)
+        block, within = divmod(k + 1, self.context.per_block)
+        if within:
+            return state
+        outputs = (*state.outputs, x)
+        return self.summed(ops, state._replace(outputs=outputs), block)
+
+    def close(self, ops: Ops, state: DenseState) -> Array:
+        return state.x
+
+    def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
+        """State with the input of block i, or for i = L the output, from the outputs X_0 … X_i."""
+        raise NotImplementedError
+
+
+class StaticDense(DenseConnection):
+    """Weights are learned, the same for all tokens."""
+
+    def parameters(self) -> dict[str, Parameter]:
+        return {
+            f"connection.weights_{i}": Parameter((1, i + 1), OneStream(1.0, 0.0, i))
+            for i in range(1, self.blocks + 1)
+        }
+
+    def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
+        weights = state.params[f"connection.weights_{i}"]
+        (x,) = ops.unstack(ops.tensordot(weights, ops.stack(state.outputs)))
+        return state._replace(x=x)
+
+    def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
+        """`weights` [L, L + 1], zero where there is no output yet."""
+        L, rows = self.blocks, []
+        for i in range(1, L + 1):
+            row = params[f"connection.weights_{i}"][0]
+            rows.append(ops.concatenate([row, ops.constant(np.zeros(L - i))], axis=0))
+        return {"weights": ops.stack(rows)}
+
+    def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"weights": (self.blocks, self.blocks + 1)}
+
+
+class DynamicDense(DenseConnection):
+    """Weights are computed for each token from the last output."""
+
+    def reads_apart(self, k: int) -> bool:
+        return self.settings.apart and k > 0 and k % self.context.per_block == 0
+
+    def reads(self, i: int) -> int:
+        """Number of weighted sums after block i: of the residual, and of q, k and v."""
+        return 4 if self.settings.apart and i < self.blocks else 1
+
+    def parameters(self) -> dict[str, Parameter]:
+        s, C, found = self.settings, self.context.width, {}
+        for i in range(1, self.blocks + 1):
+            shape = (self.reads(i), i + 1)
+            count = math.prod(shape)
+            rows = count * (s.expand_last if i == self.blocks else 1)
+            rows = (rows // s.multiple + 1) * s.multiple
+            start = Normal(1 / math.sqrt(C))
+            found |= {
+                f"connection.weights_{i}": Parameter(shape, OneStream(1.0, 0.0, i)),
+                f"connection.hidden_{i}": Parameter((rows, C), start, is_matrix=True),
+                f"connection.dynamic_{i}": Parameter((count, rows), Constant(0.0), is_matrix=True),
+            }
+        return found
+
+    def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
+        last, shape, ways = state.outputs[-1], state.x.shape, self.reads(i)
+        N, C = math.prod(shape[:-1]), self.context.width
+        weights, hidden, dynamic = (
+            state.params[f"connection.{name}_{i}"] for name in ("weights", "hidden", "dynamic")
+        )
+        x = ops.reshape(last, (N, C))
+        normed = x / root_mean_square(ops, x, self.settings.eps)
+        found = ops.linear(ops.gelu(ops.linear(normed, hidden)), dynamic)
+        weights = ops.reshape(found, (N, ways, i + 1)) + weights
+        stacked = ops.reshape(ops.stack(state.outputs), (i + 1, N, C))
+        sums = ops.matmul(weights, ops.transpose(stacked, (1, 0, 2)))
+        *own, x = (ops.reshape(y, shape) for y in ops.unstack(ops.transpose(sums, (1, 0, 2))))
+        return state._replace(x=x, apart=Apart(*own) if own else None)

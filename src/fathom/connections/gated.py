@@ -1,0 +1,165 @@
+"""`gated`: streams that are never mixed, read through a gate for each channel of each stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from fathom.connections.component_types import SeveralStreams
+from fathom.connections.components import Expansion
+from fathom.connections.connection import (
+    Connection,
+    ConnectionContext,
+    MixingTrace,
+    by_stream,
+    root_mean_square,
+)
+from fathom.init import Constant, Normal, Parameter
+from fathom.settings import ConfigError, Number, Settings
+
+if TYPE_CHECKING:
+    from fathom.operations.ops import Array, Ops
+
+
+class Gated(Settings):
+    """x_s ← x_s + 2σ(W x̃/S)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(U silu(D x̃/S)).
+
+    x̃_s = (1 + g_s) ∘ RMSNorm(x_s), and x̃ is their concatenation. The output is read like f's
+    input, with its own U, D and g. Reads are normed, so f omits its first norm, and the network its
+    final norm.
+    """
+
+    kind: Literal["gated"] = "gated"
+    streams: SeveralStreams = 4
+    open: Expansion = "copies"
+    per: Literal["channel", "stream"] = Field(
+        "channel", description="each channel of each stream has a gate; or each stream has one"
+    )
+    rank: Annotated[Number, Field(gt=0, le=16)] = Field(
+        0.15625, description="rank of the gates' logits over C; the rank is at least 1"
+    )
+    std: Annotated[Number, Field(ge=0)] = Field(
+        0.02, description="initial standard deviation of D, U and W"
+    )
+    eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
+
+    def at(self, context: ConnectionContext) -> GatedConnection:
+        """The connection in a network. Raises ConfigError if f keeps its norm."""
+        if not context.optional_norms:
+            raise ConfigError(
+                "gated: its reads are normed, so functions must omit their own norm, which this "
+                "network's cannot; for blocks of a transformer use model.wrap: sublayer"
+            )
+        return GatedConnection(self, context)
+
+
+class Reader(NamedTuple):
+    """The parameters of one read."""
+
+    gain: Array
+    """g [S·C]"""
+    down: Array
+    """D [rank, S·C]"""
+    up: Array
+    """U [S·C, rank], or [S, rank] with a gate for each stream"""
+
+
+class GatedState(NamedTuple):
+    """A pass up to a layer: N sets of coefficients; M covers all other axes of a stream."""
+
+    readers: tuple[Reader, ...]
+    """Parameters of the read of each layer, and of the output."""
+    phi_post: tuple[Array, ...]
+    """W [S, S·C] of each layer."""
+    streams: Array
+    """[N, S, M]"""
+    shape: tuple[int, ...]
+    """[…, C]: the shape of an input."""
+    post: Array | None = None
+    """[N, S]: weights for the output of the layer that has read."""
+
+
+@dataclass(frozen=True)
+class GatedConnection(Connection):
+    """Formula: `Gated`."""
+
+    reads_normed = True
+
+    settings: Gated
+    context: ConnectionContext
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Parameters of reads [L + 1, …], the last one of the output, and W [L, …]."""
+        s, L, C = self.settings, self.context.layers, self.context.width
+        S, start = s.streams, Normal(s.std)
+        rank, gates = max(1, round(s.rank * C)), S * C if s.per == "channel" else S
+        return {
+            "connection.gain": Parameter((L + 1, S * C), Constant(0.0)),
+            "connection.gate_down": Parameter((L + 1, rank, S * C), start, is_matrix=True),
+            "connection.gate_up": Parameter((L + 1, gates, rank), start, is_matrix=True),
+            "connection.phi_post": Parameter((L, S, S * C), start, is_matrix=True),
+            **s.open.parameters(S, self.context),
+        }
+
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> GatedState:
+        names = ("gain", "gate_down", "gate_up")
+        stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
+        opened = self.settings.open.streams(ops, params, x, self.settings.streams)
+        return GatedState(
+            tuple(Reader(*layer) for layer in zip(*stacks, strict=True)),
+            tuple(ops.unstack(params["connection.phi_post"])),
+            self.context.by_set(ops, opened),
+            x.shape,
+        )
+
+    def read(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, GatedState]:
+        m, normed = self.gated_mean(ops, state, k)
+        logits = ops.linear(normed, state.phi_post[k]) / self.settings.streams
+        return m, state._replace(post=2 * ops.sigmoid(logits))
+
+    def write(self, ops: Ops, state: GatedState, k: int, y: Array) -> GatedState:
+        N, S, M = state.streams.shape
+        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
+        return state._replace(streams=state.streams + written, post=None)
+
+    def close(self, ops: Ops, state: GatedState) -> Array:
+        return self.gated_mean(ops, state, self.context.layers)[0]
+
+    def trace(self, ops: Ops, params: dict[str, Array], state: GatedState) -> MixingTrace:
+        L, S = self.context.layers, self.settings.streams
+        return MixingTrace(
+            H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
+            H_res_of_one=None,
+            streams=by_stream(ops, state.streams, state.shape),
+            weights=None,
+            base=None,
+            gates=None,
+            embedding=params.get("connection.stream_embedding"),
+        )
+
+    def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array]:
+        """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, the x̃ [N, S·C] that gates are computed from).
+
+        If positions are pooled, that x̃ is of the streams' means over them.
+        """
+        (N, S, M), C, reader = state.streams.shape, self.context.width, state.readers[k]
+        x = ops.reshape(state.streams, (N, S, M // C, C))
+        normed = pooled = self.normed(ops, x, reader.gain)
+        if x.shape[2] > 1:
+            means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
+            pooled = self.normed(ops, means, reader.gain)
+        pooled = ops.reshape(pooled, (N, S * C))
+        hidden = ops.linear(pooled, reader.down) / S
+        gates = ops.sigmoid(ops.linear(hidden * ops.sigmoid(hidden), reader.up))
+        gates = ops.reshape(gates, (N, S, 1, gates.shape[1] // S))
+        return ops.reshape(ops.mean(gates * normed, axis=1), state.shape), pooled
+
+    def normed(self, ops: Ops, x: Array, gain: Array) -> Array:
+        """[N, S, P, C] → (1 + g_s) ∘ RMSNorm over C."""
+        gain = ops.reshape(1 + gain, (x.shape[1], 1, x.shape[3]))
+        return x / root_mean_square(ops, x, self.settings.eps) * gain

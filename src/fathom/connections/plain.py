@@ -1,0 +1,49 @@
+"""`plain`: a single stream, the ordinary residual network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fathom.connections.connection import Connection, ConnectionContext
+from fathom.settings import Settings
+
+if TYPE_CHECKING:
+    from fathom.init import Parameter
+    from fathom.operations.ops import Array, Ops
+
+
+class Plain(Settings):
+    """x ← x + f(x); x ← f(x) where f has its own residual."""
+
+    kind: Literal["plain"] = "plain"
+
+    def at(self, context: ConnectionContext) -> PlainConnection:
+        """The connection in a network."""
+        return PlainConnection(context)
+
+
+@dataclass(frozen=True)
+class PlainConnection(Connection):
+    """Formula: `Plain`. The state is x."""
+
+    is_plain = True
+
+    context: ConnectionContext
+
+    def parameters(self) -> dict[str, Parameter]:
+        return {}
+
+    def open(
+        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+    ) -> Array:
+        return x
+
+    def read(self, ops: Ops, state: Array, k: int) -> tuple[Array, Array]:
+        return state, state
+
+    def write(self, ops: Ops, state: Array, k: int, y: Array) -> Array:
+        return y if self.context.has_residual else state + y
+
+    def close(self, ops: Ops, state: Array) -> Array:
+        return state

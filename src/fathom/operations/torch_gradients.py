@@ -1,0 +1,160 @@
+"""Hand-written gradients in PyTorch: how and when a `CustomVJP` is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fathom.operations.numpy_ops import NumpyOps
+from fathom.operations.ops import CustomVJP, Ops
+
+Tensors = tuple[Tensor, ...]
+
+
+class CustomVJPFunction(torch.autograd.Function):
+    """A `CustomVJP` as an autograd function: `way` computes the outputs and the gradient.
+
+    If the gradient will be differentiated, or `way` is None, the gradient is taken of `plain`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        ops: Ops,
+        function: CustomVJP,
+        way: CustomVJP | None,
+        *xs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        outputs, saved = (way or function).forward(ops, *xs)
+        ctx.ops, ctx.function, ctx.way, ctx.count = ops, function, way, len(xs)
+        # The inputs themselves: PyTorch detects if one is changed before `backward` uses it.
+        ctx.save_for_backward(*xs, *saved)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        kept, ops = ctx.saved_tensors, ctx.ops
+        xs, saved = kept[: ctx.count], kept[ctx.count :]
+        with without_autocast(xs[0].device):
+            if torch.is_grad_enabled() or ctx.way is None:
+                wanted = ctx.needs_input_grad[3:]
+                found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
+            else:
+                found = ctx.way.backward(ops, xs, saved, gradients)
+        return None, None, None, *found
+
+
+def gradient_of_plain(
+    ops: Ops,
+    function: CustomVJP,
+    xs: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """Gradient of each wanted x, else None; differentiable itself if gradients are recorded."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Views, so that an x computed from another x is not traced back to it.
+        views = [x.view_as(x) if again else x.detach() for x in xs]
+        asked = [
+            x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
+        ]
+        outputs = function.plain(ops, *views)
+        found = torch.autograd.grad(
+            outputs, asked, gradients, create_graph=again, materialize_grads=True
+        )
+    of_asked = iter(found)
+    return [next(of_asked) if is_wanted else None for is_wanted in wanted]
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Context in which every operation runs in the type of its arguments."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device) else nullcontext()
+
+
+def is_autocast(device: torch.device) -> bool:
+    """Whether autocast may change the type of operations on this device."""
+    kind = device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def runs_eagerly() -> bool:
+    """Whether operations run eagerly: nothing records or transforms them."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+    )
+
+
+@dataclass(frozen=True)
+class Product(CustomVJP):
+    """A product by PyTorch, with a gradient that is computed without autocast."""
+
+    of: Callable[..., Tensor]
+
+    def forward(self, ops: Ops, *xs: Tensor) -> tuple[tuple[Tensor], tuple[()]]:
+        return (self.of(*xs),), ()
+
+
+class HostOps(NumpyOps):
+    """Ops of NumPy arrays with PyTorch's matrix products, since NumPy's start their own threads."""
+
+    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+
+
+HOST_OPS = HostOps()
+
+
+@dataclass(frozen=True)
+class OnHost(CustomVJP):
+    """A compiled `CustomVJP` that works on the memory of tensors."""
+
+    loops: CustomVJP
+
+    @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
+    def forward(self, ops: Ops, *xs: Tensor) -> tuple[Tensors, Tensors]:
+        outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
+        return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
+
+    @np.errstate(all="ignore")
+    def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
+        kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
+        # Converted lazily: not every function needs its inputs.
+        found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
+        return tuple(map(torch.from_numpy, found))
+
+
+def is_on_host(x: Tensor) -> bool:
+    """Whether NumPy can read the memory of `x`, and one thread is enough for its size."""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and (x.numel() <= SHARED or torch.get_num_threads() == 1)
+    )
+
+
+def on_host(x: Tensor) -> np.ndarray:
+    """The memory of `x` as a NumPy array; a copy if it is not contiguous, or a parameter's.
+
+    FSDP resizes parameters, and PyTorch cannot resize memory that NumPy shares.
+    """
+    owner = x if x._base is None else x._base
+    # Not isinstance, which takes as long as the rest of this function.
+    x = x.detach().clone() if type(owner) is torch.nn.Parameter else x.detach()
+    return x.contiguous().numpy()
+
+
+SHARED = 2**16
+"""Maximum size for one thread: PyTorch splits arrays into at least 2¹⁵ numbers per thread."""

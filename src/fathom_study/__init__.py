@@ -1,0 +1,1 @@
+"""The study: trains networks with residual connections, and tests claims about them."""

@@ -1,0 +1,188 @@
+"""Step multipliers at several sizes of the network.
+
+Definitions: docs/definitions.md, "Other sizes".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.statistics import t_interval
+from fathom_study.analysis.step_times import read_step_times, width_of
+from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom_study.analysis.worth import KEY, ONE_RATE, Pair, counted_ratios, pairs_of, ratios
+from fathom_study.config import Config, count_parameters
+from fathom_study.metrics.scores import Score
+
+FACTORS = ("channels", "layers", "tokens")
+"""Columns of a size; rows are sorted by them."""
+
+Network = tuple[str, str, int, float]
+"""Backend, the connection's settings, layers and channels."""
+
+OF_WORTH = [
+    "answer", "on_ladder", "outside", "multiplier", "low", "high", "least", "most", "break_even",
+    "verdict", "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
+]  # fmt: skip
+"""Columns copied from a size's row of worth.csv."""
+
+SIZE_COLUMNS = [
+    "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
+    "parameters", "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
+]  # fmt: skip
+
+
+def write_sizes(config: Config, folder: Path) -> None:
+    """Write sizes.csv beside the tables of cells and of worth."""
+    cells, worth = (read_table(folder / name) for name in ("cells.csv", "worth.csv"))
+    save_tables({"sizes.csv": sizes_table(config, cells, worth)}, folder)
+
+
+def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.DataFrame:
+    """A row per design and size.
+
+    A size is a depth of a study with `plain_at_size`. A design is a connection with a step
+    multiplier at two sizes or more, named by the shortest of its labels. For a size on several
+    platforms of a backend, the platform with most seeds has the row. `gain`: nats below the plain
+    network, with the ends of the 95 % interval over seeds; NaN if the score has another unit.
+    `tried`: the learning rates of plain networks there. `best_tried`: the rate of the lowest tuning
+    loss; NaN if runs have none.
+    """
+    valid, scores = counted(cells), scores_of(config)
+    told = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
+    found = []
+    for name, study in config.studies.items():
+        for labels, pair in _designs(config, name, valid) if study.plain_at_size else ():
+            row = told.get(tuple(labels[key] for key in (*KEY, "rate")))
+            if row is None:  # without a common seed
+                continue
+            of_size = (valid["study"] == name) & (valid["depth"] == labels["depth"])
+            found.append(
+                labels
+                | {"backend": Platform.parse(labels["platform"]).backend}
+                | _size(config, labels)
+                | _rates(config, name, valid[of_size])
+                | _gain(pair, scores[name])
+                | {column: row[column] for column in OF_WORTH}
+            )
+    _name_designs(found)
+    _add_costs(found, config)
+    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(found, key=lambda row: -row["seeds"]):
+        chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
+    read = [key[:2] for key, row in chosen.items() if row["answer"]]
+    rows = sorted(
+        (row for key, row in chosen.items() if read.count(key[:2]) > 1),
+        key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
+    )
+    return pd.DataFrame(rows, columns=SIZE_COLUMNS)
+
+
+# --- one size -------------------------------------------------------------------------------------
+
+
+def _designs(
+    config: Config, study: str, cells: pd.DataFrame
+) -> Iterator[tuple[dict[str, Any], Pair]]:
+    """The pairs of a study's connections with the plain network of the size, at one rate."""
+    settings, found, against = config.studies[study], [], {}
+    for labels, pair in pairs_of(config, study, cells):
+        variant, plain = labels["variant"], labels["against"]
+        scheme = config.connection(study, variant)
+        is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
+        if is_design and pair.rate == ONE_RATE and plain in settings.plain_at_size:
+            found.append((labels | {"scheme": scheme.model_dump_json()}, pair))
+    for labels, pair in sorted(found, key=lambda one: settings.plain_at_size.index(one[1].against)):
+        if against.setdefault((labels["platform"], labels["depth"]), pair.against) == pair.against:
+            yield labels, pair
+
+
+def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Width, depth, and the plain network's tokens, steps, parameters and learning rate."""
+    study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
+    settings = config.studies[study].of(plain)
+    return {
+        "channels": width_of(settings),
+        "layers": depth,
+        "tokens": settings.steps * settings.tokens_per_step_at(depth),
+        "steps": settings.steps,
+        "parameters": count_parameters(config.network(study, depth, plain)),
+        "lr": settings.optimizer.lr,
+    }
+
+
+def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
+    """The rates of a study's plain networks, and the rate of the lowest mean tuning loss.
+
+    Means are over the platforms and seeds that all rates have. A rate at which one of these runs
+    diverged is not the best one.
+    """
+    settings, found = config.studies[study], defaultdict(dict)
+    for run in runs.to_dict("records"):
+        variant = run["variant"]
+        changed = settings.changes(variant).keys() - {"optimizer"}
+        is_rung = variant in settings.ladder_trainings
+        if config.connection(study, variant).kind == "plain" and not (changed or is_rung):
+            rate = settings.of(variant).optimizer.lr
+            found[rate][run["platform"], run["seed"]] = run.get("tuning_loss", math.nan)
+    common = set.intersection(*map(set, found.values())) if found else set()
+    means = {rate: np.mean([losses[one] for one in common]) for rate, losses in found.items()}
+    known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
+    best = min(known, key=known.__getitem__) if common and len(found) > 1 and known else math.nan
+    return {"tried": " ".join(f"{rate:g}" for rate in sorted(found)), "best_tried": best}
+
+
+def _gain(pair: Pair, score: Score) -> dict[str, float]:
+    """Mean nats below the plain network after equal steps, with the interval over common seeds."""
+    nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
+    found = t_interval((nats * (pair.theirs - pair.ours)).dropna())
+    ends = {"gain": found.mean, "gain_low": found.low, "gain_high": found.high}
+    return {"seeds": found.n, **ends}
+
+
+def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
+    """Give rows of one connection the shortest of its labels as `design`."""
+    labels = defaultdict(list)
+    for row in rows:
+        labels[row["scheme"]].append(row["variant"])
+    for row in rows:
+        row["design"] = min(labels[row["scheme"]], key=len)
+
+
+def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:
+    """Give a size without a cost the cost of the same network in any study with sizes.
+
+    The rate may differ there, and the timing may be from another machine than the runs. Steps are
+    timed at the width of a study and at a larger one, which may be the width of another study.
+    Operations are counted at the study's own width.
+    """
+    timed: dict[Network, dict[str, Any]] = {}
+    counted_work: dict[Network, dict[str, Any]] = {}
+    for wider in (False, True):
+        times = read_step_times(config, wider=wider)
+        for (name, depth, variant, platform), ours in times.items():
+            study, plain = config.studies[name], config.plain(name)
+            theirs = times.get((name, depth, plain, platform)) if plain else None
+            if theirs is None or not study.plain_at_size or "model" in study.changes(variant):
+                continue
+            scheme = config.connection(name, variant).model_dump_json()
+            network = Platform.parse(platform).backend, scheme, depth, ours.width
+            if not math.isnan(ours.seconds):
+                cost = ratios("cost", ours, theirs) | {"machine": ours.machine}
+                timed.setdefault(network, cost)
+            if not (wider or math.isnan(ours.operations)):
+                counted_work.setdefault(network, counted_ratios(ours, theirs))
+    for row in rows:
+        network = row["backend"], row["scheme"], row["layers"], row["channels"]
+        if math.isnan(row["cost"]):
+            row |= timed.get(network, {})
+        if math.isnan(row["operations"]):
+            row |= counted_work.get(network, {})

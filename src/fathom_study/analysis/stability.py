@@ -1,0 +1,279 @@
+"""Stability: the largest learning rate that trains, the good rates, spikes of the loss.
+
+Definitions: docs/definitions.md, "Stability".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom_study import tasks
+from fathom_study.analysis.best_rates import best_rate
+from fathom_study.analysis.ladder import DELTA, log_multipliers, read_ladder
+from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.significance import UNDECIDED
+from fathom_study.analysis.statistics import MIN_SEEDS, finite_scores
+from fathom_study.analysis.tables import (
+    Runs,
+    counted,
+    read_losses,
+    read_table,
+    runs_by_place,
+    save_tables,
+    scores_of,
+)
+from fathom_study.config import Config, Study
+from fathom_study.metrics.scores import Score
+
+LARGER, EQUAL, SMALLER = "larger", "equal", "smaller"
+"""Verdicts on the largest rates of two variants, beside UNDECIDED; also those of single seeds."""
+
+LEVEL_STEPS, SPIKE, RECOVERED = 10, 1.2, 1.1
+"""Steps over which a level is the mean loss; ratios to it at which a spike begins and ends."""
+
+COLUMNS = [
+    "study", "platform", "depth", "variant", "against", "to_pass", "rates", "smallest",
+    "greatest", "seeds", "largest", "largest_low", "largest_high", "at_top", "best", "good",
+    "good_low", "good_high", "runs", "diverged", "untrained", "spikes", "recovered", "spiked",
+    "both", "larger", "equal", "smaller", "ratio", "ratio_low", "ratio_high", "verdict",
+]  # fmt: skip
+
+
+def write_stability(config: Config, folder: Path) -> None:
+    """Write stability.csv beside the tables of cells and of steps."""
+    studies = [name for name, study in config.studies.items() if study.rate_families]
+    cells = read_table(folder / "cells.csv")
+    steps = read_losses(folder, studies)
+    save_tables({"stability.csv": stability_table(config, cells, steps)}, folder, config.studies)
+
+
+def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """A row per variant, depth and platform of the studies with `rates`, over all rates there.
+
+    `to_pass` is the score that a run must pass to train; NaN if its outcome decides. `largest` is
+    the median over `seeds` of the largest rate that trains (0: none), with its range; `at_top` is
+    the number of seeds at which it is the `greatest` rate tried. `best` is the rate of the best
+    mean score, `good` the number of good rates around it, from `good_low` to `good_high`; NaN
+    without a ladder. `runs` counts all runs, `diverged` those that diverged, `untrained` others
+    that do not train, `spiked` those with any of the `spikes`; `recovered` counts spikes.
+
+    `against` is the plain network, or the other side of a contrast; empty for the plain network
+    itself. `both` is the number of common seeds, compared over the common rates. `larger`, `equal`
+    and `smaller` count seeds by the variant's largest rate relative to the other's. `ratio` is the
+    median ratio with its range; NaN if a seed has none.
+    """
+    valid, scores, rows = counted(cells), scores_of(config), []
+    for name, study in config.studies.items():
+        for platform, depth, by_label in runs_by_place(valid, name) if study.rate_families else ():
+            here = {
+                base: family
+                for base, family in _families(config, name, depth, platform).items()
+                if all(label in by_label for label in family.values())
+            }
+            told = {
+                base: _told(study, family, by_label, scores[name])
+                | _spiked(steps, name, platform, depth, family.values())
+                for base, family in here.items()
+            }
+            labels = {"study": name, "platform": platform, "depth": depth}
+            for base, against in _pairs(config, name, here):
+                pair = {"variant": base, "against": against}
+                verdict = _compare(study, here[base], here[against], by_label) if against else {}
+                rows.append(labels | pair | told[base] | verdict)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _families(config: Config, study: str, depth: int, platform: str) -> dict[str, dict[float, str]]:
+    """Labels by variant and learning rate, for the rates trained at this depth and platform."""
+    place = depth, Platform.parse(platform).backend
+    trained = {c.variant for c in config.cells_of(study) if (c.depth, c.backend) == place}
+    families = {
+        base: {rate: label for rate, label in family.items() if label in trained}
+        for base, family in config.studies[study].rate_families.items()
+    }
+    return {base: family for base, family in families.items() if family}
+
+
+def _pairs(config: Config, study: str, families: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(variant, plain network) for each variant, "" for the plain one itself; then contrasts."""
+    settings, plain = config.studies[study], config.plain(study)
+    against = plain if plain in families else ""
+    yield from ((base, "" if base == against else against) for base in families)
+    asked = itertools.chain(*(contrast.pairs for contrast in settings.contrasts))
+    pairs = (tuple(settings.bases.get(label, label) for label in pair) for pair in asked)
+    for one, other in dict.fromkeys(pairs):
+        if {one, other} <= families.keys() and one != other and other != against:
+            yield one, other
+
+
+# --- one variant ----------------------------------------------------------------------------------
+
+
+def trains(study: Study, runs: pd.DataFrame) -> pd.Series:
+    """Whether each run trains: it has not diverged, and its score passes the task's line."""
+    line = tasks.presentation(study.task).line
+    if not line:
+        return runs["outcome"] == "learned"
+    sign = 1 if tasks.score_of(study.task, study.score).better == "lower" else -1
+    passes = sign * pd.to_numeric(runs["score"]) < sign * pd.to_numeric(runs[line])
+    return passes & (runs["outcome"] != "diverged")
+
+
+def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.Series:
+    """The largest rate that trains, 0 if none does, by seed that has every rate."""
+    does = {rate: trains(study, runs[label]) for rate, label in family.items()}
+    table = pd.DataFrame(does).dropna().astype(bool)
+    rates = np.array(list(table.columns), float)
+    found = [max(rates[row], default=0.0) for row in table.to_numpy()]
+    return pd.Series(found, table.index, dtype=float)
+
+
+def _told(study: Study, family: Mapping[float, str], runs: Runs, score: Score) -> dict[str, Any]:
+    """The columns of a row about one variant, except its spikes."""
+    largest = largest_rates(study, family, runs)
+    of_all = pd.concat([runs[label] for label in family.values()])
+    diverged = of_all["outcome"] == "diverged"
+    best = best_rate(list(family.values()), runs, score)
+    rates, line = list(family), tasks.presentation(study.task).line
+    return {
+        "to_pass": pd.to_numeric(of_all[line]).mean() if line else math.nan,
+        "rates": " ".join(f"{rate:g}" for rate in rates),
+        "smallest": rates[0],
+        "greatest": rates[-1],
+        "seeds": len(largest),
+        **_median(largest, "largest"),
+        "at_top": int((largest == rates[-1]).sum()),
+        "best": next((rate for rate, label in family.items() if label == best), math.nan),
+        **(_good(study, family, runs, score, best) if best else {}),
+        "runs": len(of_all),
+        "diverged": int(diverged.sum()),
+        "untrained": int((~diverged & ~trains(study, of_all)).sum()),
+    }
+
+
+def _good(
+    study: Study, family: Mapping[float, str], runs: Runs, score: Score, best: str
+) -> dict[str, float]:
+    """Number and ends of the good rates around the best one; empty without a readable ladder."""
+    base = next((base for base in study.ladder if base in runs), None)
+    if base is None:
+        return {}
+    ladder = read_ladder(study.rungs(base), runs)
+    if len(ladder.columns) < 2:
+        return {}
+    sign = 1 if score.better == "lower" else -1
+    worth = {}
+    for rate, label in family.items():
+        scores = finite_scores(runs[label])
+        logs = log_multipliers(ladder, scores, sign)
+        is_whole = len(scores) == len(runs[label]) and len(logs)
+        worth[rate] = float(np.mean(logs)) if is_whole else -math.inf
+    most = worth[next(rate for rate, label in family.items() if label == best)]
+    if not math.isfinite(most):
+        return {}
+    rates, is_good = list(family), [most - value <= math.log1p(DELTA) for value in worth.values()]
+    at = list(family.values()).index(best)
+    below = len(list(itertools.takewhile(bool, reversed(is_good[:at]))))
+    above = len(list(itertools.takewhile(bool, is_good[at + 1 :])))
+    return {
+        "good": below + 1 + above,
+        "good_low": rates[at - below],
+        "good_high": rates[at + above],
+    }
+
+
+def _spiked(
+    steps: pd.DataFrame, study: str, platform: str, depth: int, labels: Sequence[str]
+) -> dict[str, int]:
+    """Counts of spikes, recovered spikes and runs with a spike, over all runs of these labels."""
+    own = steps[
+        (steps["study"] == study)
+        & (steps["platform"] == platform)
+        & (steps["depth"] == depth)
+        & steps["variant"].isin(list(labels))
+    ]
+    found = [
+        count_spikes(rows.sort_values("step")["loss"].to_numpy(float))
+        for _, rows in own.groupby(["variant", "seed"])
+    ]
+    return {
+        "spikes": sum(spikes for spikes, _ in found),
+        "recovered": sum(recovered for _, recovered in found),
+        "spiked": sum(spikes > 0 for spikes, _ in found),
+    }
+
+
+def count_spikes(losses: np.ndarray) -> tuple[int, int]:
+    """(spikes, recovered spikes) in a run's positive training losses, given in order.
+
+    A loss that is not finite is above any level.
+    """
+    level, spikes, recovered, is_up = math.inf, 0, 0, False
+    for step, loss in enumerate(losses):
+        loss = loss if math.isfinite(loss) else math.inf
+        if is_up:
+            is_up = loss > RECOVERED * level
+            recovered += not is_up
+        elif loss > SPIKE * level:
+            is_up, spikes = True, spikes + 1
+        last = losses[max(0, step + 1 - LEVEL_STEPS) : step + 1]
+        if len(last) == LEVEL_STEPS and np.isfinite(last).all():
+            level = min(level, float(last.mean()))
+    return spikes, recovered
+
+
+# --- two variants ---------------------------------------------------------------------------------
+
+
+def _compare(
+    study: Study, our_family: Mapping[float, str], their_family: Mapping[float, str], runs: Runs
+) -> dict[str, Any]:
+    """The columns of a row that compare one variant with another, over their common rates."""
+    common = [rate for rate in our_family if rate in their_family]
+    ours, theirs = (
+        largest_rates(study, {rate: family[rate] for rate in common}, runs)
+        for family in (our_family, their_family)
+    )
+    seeds, top = ours.index.intersection(theirs.index), max(common, default=math.nan)
+    found = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
+    counts = Counter(found.values())
+    factors = pd.Series(
+        [
+            ours[seed] / theirs[seed]
+            for seed, word in found.items()
+            if word and ours[seed] and theirs[seed] and top not in (ours[seed], theirs[seed])
+        ],
+        dtype=float,
+    )
+    alike = len(seeds) >= MIN_SEEDS and len(counts) == 1
+    return {
+        "both": len(seeds),
+        **{word: counts[word] for word in (LARGER, EQUAL, SMALLER)},
+        **(_median(factors, "ratio") if len(factors) == len(seeds) else {}),
+        "verdict": (next(iter(counts)) if alike else "") or UNDECIDED,
+    }
+
+
+def _one_seed(ours: float, theirs: float, top: float) -> str:
+    """LARGER, EQUAL or SMALLER for one seed; empty if both rates are bounds."""
+    if ours == theirs:
+        return "" if ours in (0, top) else EQUAL
+    return LARGER if ours > theirs else SMALLER
+
+
+def _median(values: pd.Series, name: str) -> dict[str, float]:
+    """The median of rates or ratios on a log scale, with the range; empty without values."""
+    found = sorted(values.tolist())
+    if not found:
+        return {}
+    low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
+    middle = low if low == high else math.sqrt(low * high)
+    return {name: middle, f"{name}_low": found[0], f"{name}_high": found[-1]}

@@ -1,0 +1,259 @@
+"""Bundles and replays: carry runs from one machine to another."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fathom.system.errors import fail
+from fathom.system.text import one_line
+from fathom_study.cli.options import (
+    DEFAULT_CONFIG,
+    ConfigFiles,
+    Force,
+    Overrides,
+    Patterns,
+    check_known,
+    example,
+    from_json,
+    output_file,
+    read_config,
+    workflow_command,
+)
+from fathom_study.config import Compute, Config, ConfigError
+from fathom_study.system.files import write_text
+
+if TYPE_CHECKING:
+    from fathom_study.runs.run import Run
+    from fathom_study.runs.verdict import GroupReplay
+
+app = typer.Typer()
+bundle = typer.Typer()
+app.add_typer(bundle, name="bundle", help="Carry runs from one machine to another.")
+
+
+@bundle.command(epilog=example("fathom bundle create 'depth-mlx/*' --out gpu.tar.xz"))
+def create(
+    out: Annotated[Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle.")],
+    patterns: Patterns = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    force: Force = False,
+) -> None:
+    """Pack the runs that were trained here into a bundle.
+
+    Every chosen run must be current and intact. Trainings that have not finished are left out.
+    """
+    from fathom_study.runs.bundle import create_bundle
+
+    packed = create_bundle(read_config(config), out, patterns or (), force=force)
+    typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
+    for platform, count in sorted(Counter(run.platform for run in packed).items()):
+        typer.echo(f"  {count} from {platform}")
+
+
+@bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))
+def check(
+    file: Annotated[Path, typer.Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
+) -> None:
+    """Check a bundle without importing it.
+
+    Shows how many runs fit the config, which other code made and a replay must check, and which are
+    already there. Refuses a bundle that an import would refuse, in one line.
+    """
+    from fathom_study.runs.import_preview import TRUST, format_previews, preview_import
+
+    previews = preview_import(read_config(config), file)
+    typer.echo(f"{file}: {len(previews)} runs, every file intact")
+    for line in (*format_previews(previews), TRUST, "nothing was imported"):
+        typer.echo(line)
+
+
+@bundle.command("import", epilog=example("fathom bundle import gpu.tar.xz --keep"))
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
+    config: ConfigFiles = DEFAULT_CONFIG,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep an existing run of the same cell.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an existing run of the same cell.")
+    ] = False,
+) -> None:
+    """Check bundles and put their runs under RESULTS/imported/PLATFORM.
+
+    A refused bundle does not stop the import of the others. The next `snakemake all` shows the runs
+    next to those of this machine, and trains the cells of the config that this machine has not
+    trained. `snakemake all --config train=false` trains nothing and renders only imported runs.
+    """
+    from fathom_study.runs.bundle import BundleError, import_bundle, record_refusals
+
+    if keep and replace:
+        raise ConfigError("--keep and --replace exclude each other; use only one")
+    settings = read_config(config)
+    existing = "keep" if keep else "replace" if replace else "refuse"
+    known = {cell.path() for cell in settings.cells()}
+    refusals: dict[Path, str | None] = {}
+    found = False
+    for file in files:
+        try:
+            done = import_bundle(Path(settings.results), file, existing)
+        except BundleError as error:
+            refusals[file] = one_line(str(error).removeprefix(f"{file}: "))
+            continue
+        refusals[file] = None
+        counts = [f"{len(cells)} {what}" for what, cells in done.items() if cells]
+        home = Path(settings.results) / "imported"
+        typer.echo(f"{file}: {', '.join(counts) or 'no runs'}, under {home}")
+        cells = set(itertools.chain(*done.values()))
+        found = found or not cells.isdisjoint(known)
+        if foreign := sorted(cells - known):
+            typer.echo(f"{file}: cells not in this config: {len(foreign)}, such as {foreign[0]}")
+    there = {file: why for file, why in refusals.items() if file.exists()}  # others are mistyped
+    record_refusals(Path(settings.results), there)
+    if found:
+        typer.echo(_what_now(settings, config))
+    if refused := [f"{file}: {why}" for file, why in refusals.items() if why]:
+        fail("\n".join(refused))
+
+
+def _what_now(settings: Config, files: Sequence[Path]) -> str:
+    """The command that renders imported runs, and its effect."""
+    command = workflow_command(files)
+    if not settings.train:
+        return f"`{command}` renders the imported runs and trains nothing"
+    return (
+        f"`{command}` also trains every cell that this machine has not trained; with "
+        "`--config train=false` it renders only imported runs"
+    )
+
+
+@app.command(epilog=example("fathom replay torch"))
+def replay(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BACKEND]...", help="Only runs of these backends."),
+    ] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    studies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--study", metavar="STUDY", help="Study to replay (repeatable); by default all."
+        ),
+    ] = None,
+    compute: Annotated[
+        str | None, typer.Option(help="Section `compute` as JSON; overrides the config's.")
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Write nothing; exit with status 1 if a run fails the check."),
+    ] = False,
+    whole: Annotated[
+        Path | None,
+        typer.Option("--whole", metavar="RUN", help="Repeat this run folder to its last step."),
+    ] = None,
+) -> None:
+    """Repeat the first steps of imported runs.
+
+    Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
+    of its other seeds. If today's code agrees, the runs count; `fathom status` names the others.
+    The verdict of each run, RUN/verdict.json, keeps the outcome; RESULTS/replay lists the groups.
+
+    With --all, checks every run and writes nothing: the exit status is 1 if a run is corrupt, has
+    another spec, or cannot be repeated, for example because its device is missing.
+
+    With --whole, repeats one run to its end and compares every step; the exit status is 1 if one
+    differs. Only a machine like the original can compare to the last digit.
+    """
+    from fathom_study.runs.validate import imported_runs
+
+    settings = read_config(config, override)
+    how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
+    if whole is not None:
+        if names or studies or every:
+            raise ConfigError(
+                "--whole RUN repeats one run; use it without --all, --study and BACKEND"
+            )
+        _repeat_whole(whole, how)
+        return
+    known = [backend for study in settings.studies.values() for backend in study.backends]
+    check_known("backend", names or (), known)
+    check_known("study", studies or (), settings.studies)
+    found = imported_runs(settings, studies or ())
+    runs = [run for run in found if not names or run.cell.backend in names]
+    if every:
+        _check_all(settings, runs, how)
+    else:
+        _replay(settings, [run for run in runs if run.replay], how)
+
+
+def _repeat_whole(run: Path, how: Compute) -> None:
+    """Repeat one run to its end; exit with status 1 unless every step agrees."""
+    from fathom_study.backends import BackendError
+    from fathom_study.datasets import DataError
+    from fathom_study.runs.folder import read_spec
+    from fathom_study.runs.progress import training_progress
+    from fathom_study.runs.replay import replay_whole
+    from fathom_study.runs.verdict import NOT_REPEATED
+
+    try:
+        with training_progress(read_spec(run)) as on_chunk:
+            steps, found = replay_whole(run, how, on_chunk)
+    except (BackendError, DataError) as error:
+        fail(f"{run}: {NOT_REPEATED}: {error}")
+    if found.outcome == "differs":
+        fail(f"{run}: today's code does not repeat it: {found.why}")
+    typer.echo(f"{run}: today's code repeats all {steps} steps: {found.why}")
+
+
+def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
+    """Replay the runs and write their verdicts, and a list of groups for each study and backend."""
+    from fathom_study.runs.verdict import replay_file
+
+    if not runs:
+        typer.echo("nothing to replay: no imported run fits the config")
+    by_file = defaultdict(list)
+    for run in runs:
+        by_file[replay_file(settings, run.cell.study, run.cell.backend)].append(run)
+    for file, of_file in by_file.items():
+        groups = []
+        for group in _replay_each(settings, of_file, how):
+            group.write()
+            groups.append(group)
+        write_text(file, "".join(f"{group}\n" for group in groups))
+        typer.echo(f"{file}: {_counts(groups)}")
+
+
+def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
+    """Replay every run of the present spec; exit with status 1 unless all agree."""
+    if not runs:
+        raise ConfigError(
+            f"{settings.results}/imported: contains no such run, so nothing was replayed"
+        )
+    whole = [run for run in runs if run.replay]
+    groups = list(_replay_each(settings, whole, how))
+    typer.echo(_counts(groups) or "no group was replayed")
+    wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if run not in whole]
+    wrong += [str(group) for group in groups if group.outcome != "agrees"]
+    if wrong:
+        fail("\n".join(wrong))
+
+
+def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> Iterator[GroupReplay]:
+    """Replay every group of the runs; prints a line after each."""
+    from fathom_study.runs.replay import replay_groups
+
+    for group in replay_groups(settings, runs, how):
+        typer.echo(str(group))
+        yield group
+
+
+def _counts(groups: Sequence[GroupReplay]) -> str:
+    """Groups by outcome, such as '3 agrees, 1 differs'."""
+    outcomes = Counter(group.outcome for group in groups)
+    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

@@ -1,0 +1,127 @@
+"""`fathom judge`: check and train the user's own connection, and compare it with all others."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fathom.system.errors import fail
+from fathom_study.cli.options import (
+    ConfigFiles,
+    Device,
+    Jobs,
+    changed,
+    example,
+    output_folder,
+)
+from fathom_study.cli.training import train_left
+from fathom_study.config import ConfigError, parse_yaml
+
+if TYPE_CHECKING:
+    from fathom_study.config import Compute
+    from fathom_study.report.judge import Plan
+    from fathom_study.runs.contract import Check
+
+app = typer.Typer()
+
+PROJECT = Path(__file__).parents[1] / "project"
+"""Files of the project that an installation carries; in a clone, links to them."""
+
+# Resolved: their paths of files are relative to the links' targets.
+QUICK_CONFIG = [(PROJECT / "config.yaml").resolve()]
+FULL_CONFIG = [*QUICK_CONFIG, (PROJECT / "reference.yaml").resolve()]
+PAGE = PROJECT / "judge"
+
+
+@app.command(epilog=example("fathom judge my_connection.py:TwoStreams --quick"))
+def judge(
+    module: Annotated[
+        str, typer.Argument(metavar="FILE.py:NAME", help="Your class or function, in PyTorch.")
+    ],
+    settings: Annotated[str, typer.Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use the small scale of config.yaml; takes minutes.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only check the contract and the cost of a step; no data set."
+        ),
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; intervals need three.")] = 3,
+    config: ConfigFiles = [],  # noqa: B006, typer copies it
+    jobs: Jobs = 1,
+    device: Device = None,
+    out: Annotated[
+        Path | None,
+        output_folder(help="Output folder; default: results/judge/NAME, with --settings if given."),
+    ] = None,
+    templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
+) -> None:
+    """Judge your own connection.
+
+    Executes your file, which may lie anywhere. Checks its contract, trains it on text and on group
+    products at the scale of the kept result, and writes a page: its worth in steps of the plain
+    network, its effective depth, and its row among all connections; with --quick, beside the plain
+    network alone. The last line is the verdict. The same command resumes where it stopped.
+    """
+    from fathom_study.report.judge import make_plan, write_judgement
+    from fathom_study.runs.train_all import specs_left
+
+    arguments = parse_yaml(settings, "--settings")
+    if not isinstance(arguments, dict):
+        raise ConfigError("--settings: must be a mapping, such as '{streams: 2}'")
+    files = config or (QUICK_CONFIG if quick else FULL_CONFIG)
+    # Other settings have another folder, as in TwoStreams-start-0.5.
+    parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
+    named = Path("results/judge") / "-".join(filter(None, parts))
+    folder = out or named / ("quick" if quick else "")
+    if not (templates / "JUDGE.md.j2").is_file():
+        raise ConfigError(f"{templates}: has no template JUDGE.md.j2; see --templates in --help")
+    plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick, check=check)
+    compute = changed(plan.config.compute, device=device)
+    if not check:
+        plan.config.check_trains()
+    checks = _checks(plan, compute)
+    if check:
+        flagged = dict.fromkeys(c.name for each in checks.values() for c in each if c.flagged)
+        look = f"look at {', '.join(flagged)}; " if flagged else ""
+        typer.echo(f"{plan.module}: {look}passed")
+        return
+    specs = specs_left(plan.config, [cell.path() for cell in plan.to_train()], plan.folder)
+    train_left(specs, plan.folder, compute, jobs, brief=quick)
+    options = ["--settings", settings] if arguments else []
+    options += [part for file in config for part in ("--config", str(file))]
+    options += ["--quick"] if quick else []
+    options += ["--out", str(out)] if out else []
+    command = shlex.join(["fathom", "judge", module, *options])
+    pages, verdict = write_judgement(plan, checks, templates, command)
+    for line in (*pages, verdict):
+        typer.echo(str(line))
+
+
+def _checks(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
+    """The checks of each study, printed as they come, equal ones once. Exits if one failed."""
+    from fathom_study.report.judge import check_all
+
+    checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
+    printed, broken = set(), {}
+    try:
+        for study, found in check_all(plan, compute):
+            checks[study].append(found)
+            line = f"{found.name}: {found.text}"
+            if found.failed:
+                broken.setdefault(line, []).append(study)
+            elif line not in printed:
+                printed.add(line)
+                typer.echo(f"{study}: {line}", err=True)
+    except ConfigError as error:
+        fail(f"{error}\n{plan.module}: refused")
+    if broken:
+        lines = [f"{plan.module}: {', '.join(named)}: {line}" for line, named in broken.items()]
+        fail("\n".join([*lines, f"{plan.module}: refused"]))
+    return checks

@@ -1,0 +1,277 @@
+"""Commands on runs and their results: status, tables, claims, figures, reports, checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fathom.system.errors import fail
+from fathom_study.cli.options import (
+    DEFAULT_CONFIG,
+    PAGE,
+    PAPER,
+    PUBLISHED,
+    TEMPLATES,
+    ConfigFiles,
+    FigureFolder,
+    Overrides,
+    PublishedFile,
+    RunFolder,
+    TemplatesFolder,
+    check_known,
+    example,
+    read_config,
+    workflow_command,
+)
+from fathom_study.config import Config
+from fathom_study.system.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from fathom_study.analysis.claims import Published
+
+app = typer.Typer()
+
+SCHEMA = Path("workflow/schemas/config.schema.json")
+WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md"))]
+
+
+def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
+    """The config. Raises ConfigError if its report folder holds reports of another config."""
+    from fathom_study.report.reports import check_folder
+
+    settings = read_config(files, overrides)
+    check_folder(settings)
+    return settings
+
+
+def _read(
+    files: Sequence[Path], published: Path, overrides: Sequence[str] = ()
+) -> tuple[Config, Published, Path]:
+    """The config, the published values checked against it, and the folder of its results."""
+    from fathom_study.analysis.claims import load_published
+
+    settings = _read_own(files, overrides)
+    return settings, load_published(published, settings), Path(settings.report_folder)
+
+
+@app.command(epilog=example("fathom status depth-mlx"))
+def status(
+    studies: Annotated[list[str] | None, typer.Argument(help="Only these studies.")] = None,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    every_cell: Annotated[
+        bool, typer.Option("--all", help="List every cell and contrast of all studies.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what is trained, what is left, and how long it takes.
+
+    Prints a line for each study; for named studies, every cell. Then the undecided
+    contrasts, and how many more seeds may decide them.
+    """
+    from fathom_study.report.terminal import print_status, print_undecided
+    from fathom_study.runs.status import status_of
+
+    settings = read_config(config, override)
+    check_known("study", studies or (), settings.studies)
+    found = status_of(settings, studies or ())
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+    else:
+        print_status(found, every_cell=every_cell or bool(studies))
+        if not find_spec("pandas"):  # an installation for training alone has no tables
+            return
+        from fathom_study.analysis.effects import undecided
+
+        effects = Path(settings.report_folder) / "tables/effects.csv"
+        if effects.exists():
+            rows = undecided(effects, studies or settings.studies)
+            print_undecided(rows, settings, every=every_cell or bool(studies))
+
+
+@app.command(epilog=example("fathom verify"))
+def verify(
+    config: ConfigFiles = DEFAULT_CONFIG,
+    override: Overrides = [],  # noqa: B006, typer copies it
+    published: PublishedFile = PUBLISHED,
+    templates: TemplatesFolder = TEMPLATES,
+) -> None:
+    """Check every run, table, report and figure.
+
+    Prints a line for each problem, then which files to delete and what to run; exits with status 1
+    if there is any.
+    """
+    from fathom_study.report.verify import verify as check
+
+    settings, values, _ = _read(config, published, override)
+    found = check(settings, values, templates)
+    counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
+    if found.problems:
+        lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
+        advice = found.advice(workflow_command(config, override))
+        fail("\n".join([*lines, advice] if advice else lines))
+    print(f"verified: {counts}")
+
+
+@app.command(epilog=example("fathom tables"))
+def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
+    """Gather all runs into the CSVs of results/tables."""
+    from fathom_study.analysis.derived import write_derived
+    from fathom_study.analysis.run_tables import write_tables
+
+    settings = _read_own(config)
+    folder = Path(settings.report_folder) / "tables"
+    write_tables(settings, folder)
+    write_derived(settings, folder)
+
+
+@app.command(epilog=example("fathom claims"))
+def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBLISHED) -> None:
+    """Test published values and claims.
+
+    Writes published.csv, published_sizes.csv, thresholds.csv, claims.csv and verdicts.csv.
+    """
+    from fathom_study.analysis.claims import write_claims
+
+    settings, values, folder = _read(config, published)
+    write_claims(settings, values, folder / "tables")
+
+
+@app.command(
+    epilog=example(
+        "fathom figures --study depth-mlx --platform torch --tables results/tables --out figures"
+    )
+)
+def figures(
+    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
+    name: Annotated[str, typer.Option("--study", help="Study.")],
+    platform: Annotated[
+        str, typer.Option(help="torch, or torch-MACHINE for imported runs, as in the tables.")
+    ],
+    out: FigureFolder,
+    config: ConfigFiles = DEFAULT_CONFIG,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Figure or metric; by default all figures of the study."),
+    ] = None,
+) -> None:
+    """Draw the figures of one study on one platform."""
+    from fathom_study.analysis.platforms import Platform
+    from fathom_study.report.draw import draw_study
+
+    draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
+
+
+@app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
+def overview_figures(
+    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
+    out: FigureFolder,
+    config: ConfigFiles = DEFAULT_CONFIG,
+) -> None:
+    """Draw the figures over all studies."""
+    from fathom_study.report.draw import draw_overview
+
+    draw_overview(read_config(config), tables, out)
+
+
+@app.command(
+    epilog=example("fathom cell-figures results/runs/depth-mlx/48L/mhc/torch/seed0 --out figures")
+)
+def cell_figures(run: RunFolder, out: FigureFolder) -> None:
+    """Draw the figures of one run."""
+    from fathom_study.report.draw import draw_cell
+
+    draw_cell(run, out)
+
+
+@app.command(epilog=example("fathom report"))
+def report(
+    config: ConfigFiles = DEFAULT_CONFIG,
+    published: PublishedFile = PUBLISHED,
+    templates: TemplatesFolder = TEMPLATES,
+) -> None:
+    """Write the reports: RESULTS.md and all other pages."""
+    from fathom_study.config.snakemake_start import is_resolved
+    from fathom_study.report.render import write_reports
+    from fathom_study.report.reports import CONFIG
+
+    settings, values, folder = _read(config, published)
+    # Commands named in the reports read it. Under Snakemake it exists and is the same.
+    if not is_resolved(settings):
+        write_json(folder / CONFIG, settings.resolved())
+    write_reports(settings, values, templates, folder)
+
+
+@app.command(epilog=example("fathom paper"))
+def paper(
+    config: ConfigFiles = DEFAULT_CONFIG,
+    published: PublishedFile = PUBLISHED,
+    templates: TemplatesFolder = PAPER,
+) -> None:
+    """Make the paper, fathom.pdf."""
+    from fathom_study.report.paper import write_paper
+
+    settings, values, folder = _read(config, published)
+    write_paper(settings, values, templates, folder, folder / "figures")
+
+
+@app.command(epilog=example("fathom page"))
+def page(
+    config: ConfigFiles = DEFAULT_CONFIG,
+    published: PublishedFile = PUBLISHED,
+    templates: TemplatesFolder = PAGE,
+) -> None:
+    """Make the page of all results, index.html."""
+    from fathom_study.report.page import write_page
+
+    settings, values, folder = _read(config, published)
+    write_page(settings, values, templates, folder, folder / "figures")
+
+
+@app.command(epilog=example("fathom schema --check"))
+def schema(
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check that all are up to date.")
+    ] = False,
+) -> None:
+    """Write the JSON schema and the tables in documents.
+
+    The tables of metrics and schemes come from the code, those of README from the reference.
+    """
+    from fathom_study.report.definitions import with_tables
+
+    # A copy of the code alone has no README and no reference.
+    documents = [*WITH_TABLES[:2], *(file for file in WITH_TABLES[2:] if file.exists())]
+    kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *documents)}
+    texts = {file: with_tables(kept[file]) for file in documents}
+    texts[SCHEMA] = json.dumps(Config.model_json_schema(), indent=2) + "\n"
+    changed = {file: text for file, text in texts.items() if kept[file] != text}
+    if not check:
+        for file, text in changed.items():
+            write_text(file, text)
+    elif changed:
+        fail("\n".join(f"{file} is out of date; run: fathom schema" for file in changed))
+
+
+@app.command(epilog=example("fathom schemes mhc_paper"))
+def schemes(
+    name: Annotated[str, typer.Argument(help="Scheme to print as YAML for a config.")] = "",
+    long: Annotated[
+        bool, typer.Option("--long", help="Print releases, components, size and cost of each.")
+    ] = False,
+) -> None:
+    """List the named residual schemes, with source and formula."""
+    from fathom_study.report.schemes import as_text, as_yaml, in_short
+    from fathom_study.report.terminal import print_schemes
+
+    if name:
+        print(as_yaml(name))
+    elif long:
+        print(as_text())
+    else:
+        print_schemes([*in_short()])

@@ -1,0 +1,110 @@
+"""Reading a config: YAML or JSON files laid over each other, then validated."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from fathom.settings import NULLS, ConfigError, deep_merge, unknown, validate
+from fathom.system.packages import is_installed
+from fathom.system.text import load_json
+from fathom_study.config.config import Config
+from fathom_study.spec import BACKENDS
+
+
+def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
+    """The config of YAML or JSON files, later ones over earlier ones, with `overrides` over all.
+
+    Raises ConfigError, one line per problem, naming the files, and `options` for overrides.
+    """
+    merged: dict[str, Any] = {}
+    overlays = [(str(file), _place(read_yaml(file), Path(file).parent)) for file in files]
+    overlays += [("options", overrides)] if overrides else []
+    for source, overlay in overlays:
+        _check_drops(source, overlay.get("studies"), merged.get("studies"))
+        merged = deep_merge(merged, overlay)
+    return check_config(merged, " + ".join(source for source, _ in overlays))
+
+
+def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
+    """The data of a file in `folder`, with the path of each `module` as seen from here.
+
+    A path without a file is kept: paths in results/config.json are relative to another folder.
+    """
+    if isinstance(data, list):
+        return [_place(part, folder) for part in data]
+    if not isinstance(data, dict):
+        return data
+    found = {key: _place(part, folder) for key, part in data.items()}
+    file, _, name = str(found.get("module", "")).rpartition(":")
+    if file and (folder / file).is_file():
+        found["module"] = f"{Path(os.path.relpath(folder / file)).as_posix()}:{name}"
+    return found
+
+
+def _check_drops(source: str, studies: object, known: object) -> None:
+    """Raise ConfigError for a dropped study that does not exist: its name is probably misspelt."""
+    listed = known if isinstance(known, Mapping) else {}
+    for name, study in studies.items() if isinstance(studies, Mapping) else ():
+        if study in NULLS and name not in listed:
+            raise ConfigError(
+                f"{source}: studies.{name}: null drops it; {unknown('study', name, listed)}"
+            )
+
+
+def read_yaml(file: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file, or in a JSON file if its name ends in .json.
+
+    Raises ConfigError with the file, the line and the problem.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 ({error})") from error
+    parse = parse_json if Path(file).suffix == ".json" else parse_yaml
+    data = parse(text, f"{file}:")
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: must be a mapping with keys such as 'studies'")
+    return data
+
+
+def parse_json(text: str, source: str) -> Any:  # noqa: ANN401, any data
+    """The data in a JSON text. Raises ConfigError, one line that begins with `source`."""
+    try:
+        return load_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} malformed JSON ({error})") from error
+
+
+def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
+    """The data in a YAML 1.2 text. Raises ConfigError, one line that begins with `source`."""
+    try:
+        data = YAML(typ="safe", pure=True).load(text)
+        json.dumps(data)  # refuses sets, bytes, dates and an alias of its own parent
+    # Values with a wrong tag and escapes such as \UFFFFFFFF raise other errors.
+    except (YAMLError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        problem = " ".join((getattr(e, "problem", None) or str(e)).split())
+        raise ConfigError(f"{source}{line} malformed YAML ({problem[:200]})") from e
+    return data
+
+
+def check_config(data: Mapping[str, Any], source: str = "config") -> Config:
+    """A merged config, validated. Raises ConfigError, one line per problem, naming `source`."""
+    config = validate(Config, data, source)
+    config.check(source)
+    return config
+
+
+def installed_backends() -> tuple[str, ...]:
+    """The backends whose framework is installed, found without importing one."""
+    return tuple(name for name in BACKENDS if is_installed(name))

@@ -1,0 +1,94 @@
+"""A deep residual MLP that maps a point and a time to a velocity.
+
+Blocks have no residual: the connection adds it.
+Formulas: docs/definitions.md, "Task flow".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from fathom.connections.connection import Connection
+from fathom.connections.schemes import Scheme
+from fathom.init import Parameter
+from fathom.operations.ops import Array, Ops
+from fathom.settings import Registry
+from fathom_study.models.network import (
+    Network,
+    Output,
+    layer_norm,
+    norm_parameters,
+    stacked_layers,
+    through_layers,
+)
+from fathom_study.models.recipes import Recipe
+
+POINT = 2
+"""Number of coordinates of a point and of a velocity."""
+
+NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
+"""The same connections as on the transformer; no source has this network."""
+
+
+@dataclass(frozen=True)
+class VelocityMLP(Network):
+    """Points [B, 2] at times [B, 1] → velocities [B, 2]."""
+
+    names = NAMES
+
+    width: int
+    hidden: int
+    depth: int
+    recipe: Recipe
+    scheme: Scheme
+
+    @cached_property
+    def connection(self) -> Connection:
+        """Wraps every block; dynamic coefficients are one set per point."""
+        return self.around_blocks(self.width)
+
+    def parameters(self) -> dict[str, Parameter]:
+        W, F, L, recipe = self.width, self.hidden, self.depth, self.recipe
+        inputs, has_norms = POINT + 1, not self.connection.reads_normed
+        return {
+            "embedding.weight": Parameter((W, inputs), recipe.weights(inputs), is_matrix=True),
+            "embedding.bias": Parameter((W,), recipe.biases(inputs)),
+            **(norm_parameters("block.norm", (L, W)) if has_norms else {}),
+            "block.up.weight": Parameter((L, F, W), recipe.weights(W), is_matrix=True),
+            "block.up.bias": Parameter((L, F), recipe.biases(W)),
+            "block.down.weight": Parameter((L, W, F), recipe.output_weights(F, L), is_matrix=True),
+            "block.down.bias": Parameter((L, W), recipe.biases(F)),
+            **(norm_parameters("norm", (W,)) if has_norms else {}),
+            "head.weight": Parameter((POINT, W), recipe.weights(W), is_matrix=True),
+            "head.bias": Parameter((POINT,), recipe.biases(W)),
+            **self.connection.parameters(),
+        }
+
+    def forward(
+        self,
+        ops: Ops,
+        params: dict[str, Array],
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
+    ) -> Output:
+        """Inputs: `points` [B, 2], `times` [B, 1]. The output's `logits` are velocities."""
+        given = ops.concatenate([inputs["points"], inputs["times"]], axis=1)
+        x = ops.linear(given, params["embedding.weight"], params["embedding.bias"])
+        layers = [partial(block, ops, layer) for layer in stacked_layers(ops, params)]
+        noise = inputs.get("noise")
+        x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
+        x = layer_norm(ops, x, params, "norm")
+        return Output(ops.linear(x, params["head.weight"], params["head.bias"]), mixed)
+
+    def forward_flops(self, batch_size: int) -> float:
+        W, F = self.width, self.hidden
+        return 2 * batch_size * ((POINT + 1) * W + self.depth * 2 * W * F + W * POINT)
+
+
+def block(ops: Ops, layer: dict[str, Array], x: Array) -> Array:
+    """Norm, then two linear layers with SiLU, z·σ(z), between them: [B, W] → the same."""
+    x = layer_norm(ops, x, layer, "norm")
+    hidden = ops.linear(x, layer["up.weight"], layer["up.bias"])
+    return ops.linear(hidden * ops.sigmoid(hidden), layer["down.weight"], layer["down.bias"])

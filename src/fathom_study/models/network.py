@@ -1,0 +1,127 @@
+"""The interface of networks, and the forward pass through layers that they share."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from fathom.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.connections.schemes import Scheme
+from fathom.init import Constant, Parameter
+from fathom.operations.ops import Array, Layers, Ops
+from fathom_study.models.left_out import LeftOut
+
+TRAINING_ONLY = ("keep", "noise")
+"""Inputs of training steps only: the mask of dropout, and the connection's noise."""
+
+
+def inference_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs without dropout and noise."""
+    return {name: value for name, value in inputs.items() if name not in TRAINING_ONLY}
+
+
+class Output(NamedTuple):
+    """The result of a forward pass, for the loss and the metrics."""
+
+    logits: Array
+    """The input of the task's loss: [B, …, classes] for cross-entropy."""
+    mixed: MixingTrace | None
+    """How the streams were mixed; None for a single stream."""
+
+
+class Network(ABC):
+    """Embedding, layers in a connection, head."""
+
+    names: ClassVar[Mapping[str, str]]
+    """Connection that each published name of a variant stands for on this network."""
+
+    connection: Connection
+    depth: int
+    scheme: Scheme
+
+    def around_blocks(self, width: int, pooled_axes: int = 0) -> Connection:
+        """Connection of the scheme around each of `depth` blocks, which have no residual.
+
+        `pooled_axes`: axes before the channels that dynamic coefficients average over.
+        """
+        context = ConnectionContext(
+            layers=self.depth,
+            width=width,
+            pooled_axes=pooled_axes,
+            has_residual=False,
+            optional_norms=True,
+        )
+        return self.scheme.at(context)
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Parameter]:
+        """Declare every parameter; parameters of blocks, `block.*`, are stacked over layers."""
+
+    @abstractmethod
+    def forward(
+        self,
+        ops: Ops,
+        params: dict[str, Array],
+        inputs: Mapping[str, Array],
+        block_inputs: list[Array] | None = None,
+    ) -> Output:
+        """Forward pass on a batch of inputs by name; TRAINING_ONLY inputs appear in training only.
+
+        The input of each wrapped function is appended to `block_inputs`.
+        """
+
+    @abstractmethod
+    def forward_flops(self, batch_size: int) -> float:
+        """Floating-point operations of the matrix products of a forward pass."""
+
+
+def without_block(network: Network, block: int) -> Network:
+    """The network with the same parameters, in which block `block`, from 0, adds nothing."""
+    altered = copy.copy(network)
+    vars(altered)["connection"] = LeftOut(network.connection, block)
+    return altered
+
+
+def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
+    """Gain and bias of a norm."""
+    starts = {"weight": Constant(1.0), "bias": Constant(0.0)}
+    return {f"{name}.{part}": Parameter(shape, start) for part, start in starts.items()}
+
+
+def layer_norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
+    """Layer norm with the parameters `name`; x unchanged if there are none."""
+    if f"{name}.weight" not in params:
+        return x
+    return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
+
+
+def through_layers(
+    ops: Ops,
+    connection: Connection,
+    params: dict[str, Array],
+    x: Array,
+    layers: Layers,
+    noise: Array | None = None,
+    block_inputs: list[Array] | None = None,
+) -> tuple[Array, MixingTrace | None]:
+    """Pass `x` through all layers in their connection: (output, how streams were mixed)."""
+
+    def recorded(layer: Callable[[Array], Array], x: Array) -> Array:
+        if block_inputs is not None:
+            block_inputs.append(x)
+        return layer(x)
+
+    recording = [partial(recorded, layer) for layer in layers]
+    return connection.through(ops, params, x, recording, noise)
+
+
+def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:
+    """Unstack the parameters `block.*` once: one dict of arrays […] per layer."""
+    prefix = "block."
+    names = [name for name in params if name.startswith(prefix)]
+    stacks = (ops.unstack(params[name]) for name in names)
+    keys = [name.removeprefix(prefix) for name in names]
+    return [dict(zip(keys, layer, strict=True)) for layer in zip(*stacks, strict=True)]

@@ -1,0 +1,402 @@
+"""Bundles: archives that carry runs from one machine to another.
+
+A bundle is a tar packed by xz. It holds plain files, `runs/<cell>/<file>`, with metrics by columns.
+It may come from a stranger. So an import reads it entry by entry, within limits of size, memory and
+number, and accepts only the files of a run under their own names. Their content is checked as in
+every run folder: against the manifest, its hashes and the spec. Runs are moved into place only
+after all of them have passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from fathom.system.errors import UserError
+from fathom.system.text import one_line, printable
+from fathom_study import tasks
+from fathom_study.config import Cell, Config
+from fathom_study.runs.columns import COLUMNS, from_columns, to_columns
+from fathom_study.runs.folder import (
+    MANIFEST,
+    METRICS,
+    RUN_FILES,
+    WEIGHTS,
+    Manifest,
+    RunError,
+    check_run,
+    encode_row,
+    manifest_hash,
+    read_json,
+    read_manifest,
+    read_rows,
+    read_spec,
+    run_folder,
+)
+from fathom_study.runs.run import Run
+from fathom_study.runs.thinning import thin_rows, whole_steps
+from fathom_study.runs.validate import validate_run
+from fathom_study.runs.verdict import receive_run
+from fathom_study.system.files import atomic_write, file_to_write, locked, with_filename, write_text
+
+MAX_JSON_BYTES = 4 * 2**20
+MAX_FILE_BYTES = 256 * 2**20
+MAX_TOTAL_BYTES = 8 * 2**30
+MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
+"""A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; runs reach a ratio of 11."""
+MAX_RUNS = 20_000
+MAX_PLATFORM = 100
+"""Maximum length of a platform's name, which names a folder."""
+MAX_MEMORY = 128 * 2**20
+"""Memory limit for unpacking, in bytes; xz at its default level needs 9 MB."""
+CHUNK_BYTES = 2**20
+INCOMING = ".incoming-"
+"""Prefix of the name of the folder that an import unpacks into."""
+XZ = [{"id": lzma.FILTER_LZMA2, "lc": 0, "lp": 3, "pb": 3}]
+"""Filters for eight-byte words, the bulk of a bundle: 4 % smaller."""
+
+
+class BundleError(UserError):
+    """A bundle that cannot be made or must not be imported; the message names the problem."""
+
+
+# --- creating a bundle --------------------------------------------------------------------------
+
+
+def create_bundle(
+    config: Config, file: Path, patterns: Sequence[str] = (), *, force: bool = False
+) -> list[Run]:
+    """Pack every current run whose cell matches one of `patterns`, by default all of them.
+
+    Trainings that have not finished are left out, with a line that counts them.
+    Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
+    or corrupt, if there is none, or if `file` exists and is not a bundle, unless `force` is set.
+    """
+    check_replaces(file, force=force)
+    results, cells = Path(config.results), config.select_cells(patterns)
+    runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
+    chosen = [run for run in runs if run.status not in ("missing", "failed")]
+    if unfinished := sum(run.status == "failed" for run in runs):
+        print(f"fathom: left out: {unfinished} unfinished trainings", file=sys.stderr)
+    unfit = [run for run in chosen if run.status != "measured"]
+    if unfit:
+        raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
+    if not chosen:
+        raise BundleError("no run to pack: no matching cell is trained here")
+
+    write_bundle(file, {run.cell: run.folder for run in chosen})
+    return chosen
+
+
+def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
+    """Write a bundle of the runs in these folders, long ones thinned. Raises RunError."""
+    with (
+        atomic_write(file) as temporary,
+        lzma.open(temporary, "w", filters=XZ) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for cell, folder in folders.items():
+            thinned = thin_run(folder)
+            for name in (*read_json(folder / MANIFEST)["files"], MANIFEST):
+                content = thinned.get(name) or (folder / name).read_bytes()
+                columns = to_columns(content) if name == METRICS else None
+                if columns is None:
+                    _add(archive, f"runs/{cell}/{name}", content)
+                else:
+                    _add(archive, f"runs/{cell}/{COLUMNS}", columns)
+
+
+def check_replaces(file: Path, *, force: bool) -> None:
+    """Raise BundleError if `file` exists and is not a bundle, unless `force` is set."""
+    if force or not file_to_write(file).exists():
+        return
+    try:
+        with lzma.open(file) as content:
+            header = content.read(tarfile.BLOCKSIZE)
+        _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
+    except (BundleError, OSError, EOFError, lzma.LZMAError, tarfile.HeaderError):
+        raise BundleError(
+            f"{file}: exists and is not a bundle; name another file, or add --force to replace it"
+        ) from None
+
+
+def thin_run(folder: Path) -> dict[str, bytes]:
+    """The files of a run that differ in a bundle, by name; none of a short or thinned run.
+
+    Raises RunError if the run cannot be read.
+    """
+    manifest = read_json(folder / MANIFEST)
+    rows = read_rows(folder)
+    if len(whole_steps(len(rows))) == len(rows) or manifest.get("summary"):
+        return {}
+    text = "".join(map(encode_row, thin_rows(rows))).encode()
+    listed = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    thinned: dict[str, Any] = {
+        **manifest,
+        "files": {**manifest["files"], METRICS: listed},
+        "summary": tasks.summary_of(read_spec(folder), rows).model_dump(),
+    }
+    thinned["sha256"] = manifest_hash(thinned)
+    return {METRICS: text, MANIFEST: json.dumps(thinned, indent=2).encode() + b"\n"}
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)  # without owner, time and permissions
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+# --- importing a bundle -------------------------------------------------------------------------
+
+
+def import_bundle(
+    results: Path, file: Path, existing: Literal["refuse", "keep", "replace"] = "refuse"
+) -> dict[str, list[str]]:
+    """Check a bundle and move its runs to `results/imported/<platform>/<cell>`.
+
+    `existing` decides how to treat a different run of the same cell and platform.
+    Returns the paths of the cells by what was done: `imported`, `kept`, `same`. Raises BundleError,
+    with no run written, if anything is wrong.
+    """
+    done: dict[str, list[str]] = {"imported": [], "kept": [], "same": []}
+    new: dict[Path, Path] = {}
+    home = results / "imported"
+    with incoming(home) as folder:
+        for cell, manifest in unpack(file, folder).items():
+            target = imported_folder(results, cell, manifest.platform)
+            found = compare_existing(manifest, target, cell)
+            if found == "another" and existing == "refuse":
+                raise BundleError(f"{target}: already exists; add --keep or --replace")
+            if found == "another":
+                found = "kept" if existing == "keep" else "imported"
+            done[found].append(cell.path())
+            if found == "imported":
+                new[folder / cell.path()] = target
+        for number, (run, target) in enumerate(new.items()):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.replace(folder / f"replaced-{number}")
+            run.replace(target)
+    return done
+
+
+@contextmanager
+def incoming(home: Path) -> Iterator[Path]:
+    """A temporary folder inside `home` to unpack into.
+
+    First deletes the folders of killed imports; the lock keeps out other imports.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with locked(home):
+        for left in home.glob(f"{INCOMING}*"):
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix=INCOMING, dir=home) as folder:
+            yield Path(folder)
+
+
+def refused_file(results: Path) -> Path:
+    """The file that lists the refused bundles, a line for each."""
+    return results / "imported" / "refused.txt"
+
+
+def refused_bundles(results: Path) -> list[str]:
+    """Bundles that were refused and not imported since, with the reason, as in 'FILE: why'."""
+    try:
+        return refused_file(results).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
+    """Record the reason for each refused bundle, None if imported; keep the lines of others."""
+    known, told = refused_bundles(results), {printable(str(f)): why for f, why in bundles.items()}
+    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in told))]
+    lines += [f"{file}: {why}" for file, why in told.items() if why]
+    if lines:
+        write_text(refused_file(results), "".join(f"{line}\n" for line in lines))
+    elif known:
+        refused_file(results).unlink()
+
+
+def imported_folder(results: Path, cell: Cell, platform: str) -> Path:
+    """The folder for the imported run of a cell, which may not exist yet."""
+    return results / "imported" / platform / cell.path()
+
+
+def compare_existing(
+    manifest: Manifest, target: Path, cell: Cell
+) -> Literal["imported", "same", "another"]:
+    """The outcome of importing a run, given its target folder.
+
+    `imported`: the folder is absent, or holds a damaged copy of the same run. `same`: it holds an
+    intact copy. `another`: it holds any other run, intact or not.
+    """
+    if not target.exists():
+        return "imported"
+    try:
+        if read_manifest(target).sha256 != manifest.sha256:
+            return "another"
+    except RunError:
+        return "another"
+    try:
+        check_run(target, manifest, cell)
+    except RunError:
+        return "imported"
+    return "same"
+
+
+# --- reading a bundle ---------------------------------------------------------------------------
+
+
+def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manifest]:
+    """Unpack a bundle into `staging`; returns the manifest of each cell's run.
+
+    Raises BundleError if anything is wrong with a file of a run, or, without `check`, with a
+    manifest.
+    """
+    if file.exists() and not file.is_file():  # opening a pipe would wait for a writer
+        raise BundleError(f"{file}: is not a file")
+    try:
+        limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
+        with file.open("rb") as packed:
+            cells = _extract(_Bounded(packed, limit), staging)
+        for cell in cells if check else ():
+            make_rows(staging / cell.path())
+        manifests = {}
+        for cell in cells:
+            folder = staging / cell.path()
+            manifests[cell] = receive_run(folder, cell) if check else read_manifest(folder)
+        for cell, manifest in manifests.items() if check else ():
+            if not 0 < len(manifest.platform) <= MAX_PLATFORM:
+                raise BundleError(
+                    f"{cell}: device and system make a platform of {len(manifest.platform)} "
+                    f"letters; it must have 1 to {MAX_PLATFORM}"
+                )
+        return manifests
+    except FileNotFoundError:
+        raise BundleError(f"{file}: no such file") from None
+    except (BundleError, RunError) as error:
+        problem = str(error).replace(f"{staging}/", "")
+        raise BundleError(f"{file}: {one_line(problem)}") from error
+    except (lzma.LZMAError, tarfile.HeaderError, EOFError) as error:
+        detail = one_line(str(error), 200) or type(error).__name__
+        raise BundleError(f"{file}: not an intact .tar.xz file ({detail})") from error
+    except PermissionError as error:
+        if error.filename != str(file):  # a file in `staging`
+            raise
+        raise BundleError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+class _Bounded:
+    """The unpacked content of a file, limited to a number of bytes."""
+
+    def __init__(self, packed: BinaryIO, limit: int) -> None:
+        self.packed = packed
+        # lzma.open has no such limit: a header can ask for gigabytes.
+        self.decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
+        self.limit = limit
+        self.left = limit
+
+    def read(self, size: int) -> bytes:
+        """`size` bytes, fewer only at the end. Raises BundleError beyond the limit."""
+        content = bytearray()
+        while len(content) < size and not self.decompressor.eof:
+            given = b""
+            if self.decompressor.needs_input and not (given := self._read_packed()):
+                raise EOFError("ends before its end-of-stream marker")
+            content += self.decompressor.decompress(given, size - len(content))
+        self.left -= len(content)
+        if self.left < 0:
+            raise BundleError(f"unpacks to more than {self.limit} bytes")
+        return bytes(content)
+
+    def _read_packed(self) -> bytes:
+        try:
+            return self.packed.read(CHUNK_BYTES)
+        except OSError as error:
+            raise BundleError(f"cannot be read ({error.strerror})") from error
+
+    def is_at_end(self) -> bool:
+        """Whether the file holds nothing after the packed content."""
+        return not self.decompressor.unused_data and not self._read_packed()
+
+    def chunks(self, size: int) -> Iterator[bytes]:
+        """`size` bytes, in chunks. Raises EOFError if there are fewer."""
+        while size:
+            chunk = self.read(min(size, CHUNK_BYTES))
+            if not chunk:
+                raise EOFError("ends within a file")
+            yield chunk
+            size -= len(chunk)
+
+
+def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
+    """Write a bundle's files below `staging`, each in the folder of its cell; returns the cells.
+
+    Checks names, kinds and sizes of entries, but not the content of the files.
+    """
+    # Headers are read here, one block each: tarfile itself would follow links, sparse maps, and
+    # headers of any length that rename and resize later entries.
+    cells: dict[Cell, None] = {}
+    while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
+        entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
+        if entry.type != tarfile.REGTYPE:
+            raise BundleError(f"{entry.name!r}: is not a plain file")
+        cell, name = _parse_name(entry.name)
+        most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
+        if not 0 <= entry.size <= most:
+            raise BundleError(f"{entry.name!r}: a size of {entry.size}, but the limit is {most}")
+        cells[cell] = None
+        if len(cells) > MAX_RUNS:
+            raise BundleError(f"contains more than {MAX_RUNS} runs")
+        target = staging / cell.path() / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with with_filename(target), target.open("wb") as opened:
+            opened.writelines(stream.chunks(entry.size))
+        stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
+    while rest := stream.read(CHUNK_BYTES):  # to the end, where xz has its checksum
+        if rest.strip(b"\0"):
+            raise BundleError("contains data after its end")
+    if not stream.is_at_end():
+        raise BundleError("contains data after its end")
+    if not cells:
+        raise BundleError("contains no run")
+    return list(cells)
+
+
+def make_rows(folder: Path) -> None:
+    """Replace a run's columns of metrics by rows. Raises BundleError or RunError."""
+    columns, rows = folder / COLUMNS, folder / METRICS
+    if not columns.exists():
+        return
+    if rows.exists():
+        raise BundleError(f"{rows}: is present twice, also as {COLUMNS}")
+    size = 0
+    with with_filename(rows), rows.open("wb") as opened:
+        for line in from_columns(columns.read_bytes()):
+            size += len(line)
+            if size > MAX_FILE_BYTES:
+                raise BundleError(f"{columns}: its rows are more than {MAX_FILE_BYTES} bytes")
+            opened.write(line)
+    columns.unlink()
+
+
+def _parse_name(name: str) -> tuple[Cell, str]:
+    """The cell and the file in the name of an entry. Raises BundleError."""
+    path, _, file = name.removeprefix("runs/").rpartition("/")
+    if not name.startswith("runs/") or file not in (*RUN_FILES, WEIGHTS, COLUMNS):
+        raise BundleError(f"{name!r}: is not a file of a run, such as runs/CELL/spec.json")
+    try:
+        return Cell.parse(path), file
+    except ValueError as error:
+        raise BundleError(f"{name!r}: {error}") from error

@@ -1,0 +1,191 @@
+"""Replay: check whether today's code repeats runs that were made elsewhere.
+
+A *group* holds the imported runs of one study, depth, variant and backend that one platform made
+with one code. Today's code repeats a few steps of the first run and one step of every other, and
+compares the metrics. The outcomes are kept in the verdicts of the runs. A run can also be repeated
+as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fathom.system.text import one_line
+from fathom_study.backends import Backend, BackendError
+from fathom_study.config import Compute, Config
+from fathom_study.datasets import DataError
+from fathom_study.metrics.steps import CLOCKS, Row
+from fathom_study.runs.folder import (
+    Manifest,
+    RunError,
+    check_content,
+    check_run,
+    read_manifest,
+    read_rows,
+    read_spec,
+)
+from fathom_study.runs.run import Run, group_runs
+from fathom_study.runs.thinning import thin_rows
+from fathom_study.runs.training import connect, environment, run_cell, same_digits
+from fathom_study.runs.training_code import training_code_hash
+from fathom_study.runs.verdict import GroupReplay, Replay, read_verdict, steps_to_repeat
+from fathom_study.tasks import Problem
+from fathom_study.train import Chunk, step_rows, take_step, trainer_for
+
+RELATIVE = ("loss", "grad_norm")
+LOGARITHMS = ("gain_proxy_log10_max_entry", "amax_forward_log10", "amax_backward_log10")
+COMPARED = (*RELATIVE, *LOGARITHMS)
+"""Metrics that are compared if a run has them: LOGARITHMS by difference, others relatively."""
+
+TOLERANCES = {"loss": (1e-4, 1e-3), "grad_norm": (1e-3, 1e-2)}
+TOLERANCES_OF_GAINS = (1e-4, 1e-2)
+"""Largest differences on another platform, at step 0 and after it; metrics without an entry have
+TOLERANCES_OF_GAINS. Reasons: docs/definitions.md, "Replay"."""
+
+MAX_WHY = 400
+"""Maximum number of characters of an outcome's details."""
+
+
+class Comparison(NamedTuple):
+    """Result of comparing the rows of two trainings; its fields are also those of a Replay."""
+
+    outcome: str
+    why: str
+    differences: dict[str, float | None]
+
+
+def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[GroupReplay]:
+    """Replay every group of the runs; writes nothing.
+
+    A group that cannot be repeated is an outcome, not an error. Runs after the first that does not
+    agree are not repeated.
+    """
+    for group in group_runs(runs):
+        spec = config.spec(group[0].cell)
+        code, replays = training_code_hash(spec), []
+        for place, run in enumerate(group):
+            known = read_verdict(run.folder, run.manifest).replay  # perhaps from a smaller group
+            steps = max(steps_to_repeat(spec, place), known.steps if known else 0)
+            found = repeat(run, compute, steps)
+            replays.append(Replay(code=code, steps=steps, **found._asdict()))
+            if found.outcome != "agrees":
+                break
+        yield GroupReplay(group, replays + [None] * (len(group) - len(replays)))
+
+
+def repeat(run: Run, compute: Compute, steps: int) -> Comparison:
+    """Repeat the first `steps` steps of the run, and compare."""
+    compute = _like(run.manifest, compute)
+    try:
+        # The content of a run that names today's code was checked by `validate_run`.
+        problem = (
+            Problem(read_spec(run.folder))
+            if run.counts
+            else check_content(run.folder, run.manifest)
+        )
+        recorded = read_rows(run.folder, steps)
+        backend = connect(problem.spec, compute)
+        again = first_rows(problem, backend, len(recorded))
+    except (BackendError, DataError) as error:
+        return Comparison("unavailable", one_line(str(error), MAX_WHY), {})
+    except RunError as error:
+        why = f"cannot be read, {str(error).removeprefix(f'{run.folder}/')}"
+        return Comparison("differs", one_line(why, MAX_WHY), {})
+    exactly = same_digits(environment(backend, compute.threads), run.manifest.model_dump())
+    return compare_rows(recorded, again, exactly=exactly)
+
+
+def _like(manifest: Manifest, compute: Compute) -> Compute:
+    """The settings with a run's device and its threads, at most those of this machine."""
+    threads = max(min(manifest.threads, os.cpu_count() or 1), 1)
+    return compute.model_copy(update={"device": manifest.device.kind, "threads": threads})
+
+
+def replay_whole(
+    folder: Path, compute: Compute, on_chunk: Callable[[Chunk], None]
+) -> tuple[int, Comparison]:
+    """Train the run in `folder` again and compare every step; returns (steps, comparison).
+
+    Raises RunError for a run that is damaged, BackendError or DataError where it cannot be trained.
+    """
+    manifest, spec = read_manifest(folder), read_spec(folder)
+    check_run(folder, manifest, spec.cell)
+    with tempfile.TemporaryDirectory(prefix="fathom-") as made:
+        run_cell(spec, Path(made), _like(manifest, compute), on_chunk)
+        here, recorded, again = read_manifest(Path(made)), read_rows(folder), read_rows(Path(made))
+    if manifest.summary:
+        again = list(thin_rows(again))
+    exactly = same_digits(here.model_dump(), manifest.model_dump())
+    found = compare_rows(recorded, again, exactly=exactly, every=True)
+    arrays = [name for name in manifest.files if name.endswith(".safetensors")]
+    others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
+    if found.outcome == "agrees" and others:
+        found = found._replace(outcome="differs", why=f"{others[0]} has other numbers")
+    return spec.steps, found
+
+
+def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
+    """The metrics of the first steps, collected as in training: step 0 alone, then the others."""
+    trainer = trainer_for(problem, backend, problem.initial_parameters())
+    rows: list[Row] = []
+    for chunk in (range(1), range(1, steps)):
+        for step in chunk:
+            take_step(problem, trainer, step)
+        if chunk:
+            rows += step_rows(problem, trainer.collect())
+    return rows
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def compare_rows(
+    recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool, every: bool = False
+) -> Comparison:
+    """Compare rows of the same steps: to the last digit, or within the tolerances.
+
+    `every`: compare all recorded metrics except clocks.
+    """
+    apart = []
+    for old, new in zip(recorded, again, strict=True):
+        names = [name for name in old if name not in CLOCKS] if every else COMPARED
+        apart.append(
+            {name: difference(name, old[name], new.get(name)) for name in names if name in old}
+        )
+    largest: dict[str, float] = {}
+    for step in apart:
+        largest |= {name: max(value, largest.get(name, 0.0)) for name, value in step.items()}
+    shown = {name: value if math.isfinite(value) else None for name, value in largest.items()}
+    for step, found in enumerate(apart):
+        for name, value in found.items():
+            allowed = 0.0 if exactly else tolerance(name, step)
+            if value > allowed:
+                old, new = recorded[step][name], again[step].get(name)
+                limit = "to the last digit" if exactly else f"to {allowed:g}"
+                why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
+                return Comparison("differs", why, shown)
+    elsewhere = "within the tolerance of another platform or order of operations"
+    how = "to the last digit" if exactly else elsewhere
+    return Comparison("agrees", how, shown)
+
+
+def difference(name: str, old: float | None, new: float | None) -> float:
+    """The distance of two values of a metric; infinite if one is missing, or only one is finite."""
+    if old is None or new is None:
+        return 0.0 if old is new else math.inf
+    if old == new or not (math.isfinite(old) or math.isfinite(new)):
+        return 0.0
+    scale = abs(old) if name in RELATIVE else 1.0
+    distance = abs(new - old) / scale if scale else math.inf
+    return distance if math.isfinite(distance) else math.inf
+
+
+def tolerance(name: str, step: int) -> float:
+    """The largest difference of a metric that another order of additions explains."""
+    at_first, later = TOLERANCES.get(name, TOLERANCES_OF_GAINS)
+    return later if step else at_first

@@ -1,0 +1,67 @@
+"""What a bundle carries of a long run: the loss of every step, all metrics of some steps.
+
+A run of at most FIRST + LATER steps is carried whole. Of most steps of a longer one a bundle has
+the loss alone, since git keeps every bundle for ever; the run's `Summary` in the manifest keeps
+tables the same. Where the run was trained, all metrics stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
+
+import numpy as np
+
+from fathom_study import tasks
+from fathom_study.metrics.steps import CLOCKS, Row
+
+FIRST, LATER = 50, 200
+"""Numbers of steps with all metrics: the first ones, and later ones evenly in the logarithm."""
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+"""The range of float32 numbers with all digits."""
+
+
+@cache
+def whole_steps(steps: int) -> frozenset[int]:
+    """The steps of a run of so many steps whose metrics are all kept."""
+    if steps <= FIRST + LATER:
+        return frozenset(range(steps))
+    later = np.geomspace(FIRST, steps - 1, LATER).round().astype(int).tolist()
+    return frozenset(chain(range(FIRST), later))
+
+
+@cache
+def dropped() -> frozenset[str]:
+    """The metrics that other steps lack: those of every step, except the loss."""
+    every = {name for name, metric in tasks.step_metrics().items() if metric.when == "every step"}
+    return frozenset(every - {"step", "loss"})
+
+
+def is_finite(row: Row) -> bool:
+    """Whether every number of a row is finite."""
+    return not any(type(value) is float and not math.isfinite(value) for value in row.values())
+
+
+def thin_rows(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of a long run as a bundle has them, without clocks.
+
+    Rows with a number that is not finite are kept whole. After the first steps numbers are rounded
+    to float32, except the loss and metrics that are not of every step.
+    """
+    whole = whole_steps(len(rows))
+    for row in rows:
+        lost = CLOCKS if row["step"] in whole or not is_finite(row) else dropped()
+        rounded = dropped() if row["step"] >= FIRST else ()
+        yield {
+            name: _float32(value) if name in rounded and type(value) is float else value
+            for name, value in row.items()
+            if name not in lost
+        }
+
+
+def _float32(value: float) -> float:
+    """The nearest float32; the number itself if a float32 has no seven digits of it."""
+    return float(np.float32(value)) if SMALLEST <= abs(value) <= LARGEST else value

@@ -1,0 +1,198 @@
+"""Judge run folders, and find the run folders of a config.
+
+`validate_run` alone decides whether a run is current: for tables, reports, `fathom status`,
+`verify`, `train` and `train-all`, and Snakemake's plan. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fathom.system.text import one_line
+from fathom_study.config import Cell, Config, Spec
+from fathom_study.runs.folder import (
+    FILES,
+    MANIFEST,
+    PARTIAL,
+    SPEC,
+    Manifest,
+    RunError,
+    check_content,
+    check_files,
+    read_json,
+    read_manifest,
+    run_folder,
+)
+from fathom_study.runs.run import Run, group_runs
+from fathom_study.runs.training_code import starts, training_code
+from fathom_study.runs.verdict import NOT_REPEATED, GroupReplay, read_replays, read_verdict
+
+
+def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
+    """Judge the run in `folder` by its manifest, the spec and today's code.
+
+    Its files are compared with the hashes in the manifest. Their content was checked when the run
+    arrived (`receive_run`); it is checked here if no verdict says so.
+    """
+    manifest: Manifest | None = None
+
+    def found(status: str, reason: str = "", platform: str = "") -> Run:
+        return Run(spec.cell, folder, platform, status, reason, manifest)
+
+    if not (folder / MANIFEST).exists():
+        if (folder / PARTIAL).exists():
+            return found("failed", "began and has not finished; run it again to go on")
+        if any((folder / name).exists() for name in FILES):
+            return found("corrupt", f"{MANIFEST} is missing")
+        return found("missing")
+    try:
+        manifest = read_manifest(folder)
+        check_files(folder, manifest, spec.cell)
+        if why_stale := _why_stale(folder, manifest, spec):
+            return found("stale", one_line(why_stale), manifest.platform)
+        if read_verdict(folder, manifest).content != "valid":
+            check_content(folder, manifest)  # a stale run may have the format of an older code
+    except RunError as error:
+        return found("corrupt", one_line(_inside(folder, error)))
+    return found("imported" if imported else "measured", platform=manifest.platform)
+
+
+def _inside(folder: Path, error: RunError) -> str:
+    """The message, with its file relative to the folder."""
+    return str(error).removeprefix(f"{folder}/")
+
+
+def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:
+    """The changes of spec or code since the run; empty if there are none."""
+    if manifest.spec_hash != spec.hash():
+        return f"spec differs: {compare_specs(read_json(folder / SPEC), spec.model_dump())}"
+    if changed := changed_code(manifest.code, training_code(spec)):
+        return f"code differs: {', '.join(changed)}"
+    missing = sorted(starts(spec) - manifest.code.keys())
+    return f"no hash of its code: {', '.join(missing)}" if missing else ""
+
+
+def why_again(run: Run) -> str:
+    """Why a run is trained again; empty if it is current or was not finished."""
+    if run.counts or run.status in ("missing", "failed"):
+        return ""
+    return run.reason if run.status == "stale" else f"{run.status}: {run.reason}"
+
+
+def summarize_reasons(reasons: Sequence[str]) -> str:
+    """One line with the number of runs that train again and the three most frequent reasons."""
+    most = Counter(reasons).most_common(3)
+    more = "; `fathom status` names the others" if len(set(reasons)) > len(most) else ""
+    each = "; ".join(f"{why} ({n})" for why, n in most)
+    return f"{len(reasons)} runs are not current and will be retrained: {each}{more}"
+
+
+def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
+    """The recorded definitions that have changed or are gone.
+
+    Definitions that are reached only today do not count: code that came to use one has a recorded
+    definition that changed.
+    """
+    return sorted(name for name, digest in recorded.items() if now.get(name) != digest)
+
+
+def compare_specs(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> str:
+    """The differences of two specs, such as 'optimizer.lr 0.002 → 0.001'."""
+    changes = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            inner = compare_specs(before, after, f"{prefix}{key}.")
+            changes += [inner] if inner else []
+        elif before != after:
+            changes.append(f"{prefix}{key} {before} → {after}")
+    return ", ".join(changes)
+
+
+def find_runs(config: Config) -> list[Run]:
+    """Every run of the config's cells, trained here or imported, judged as `validate_run` does.
+
+    A cell without any run has one of status `missing`. With `train: false`, runs of this machine
+    are ignored. Raises RunError if nothing can count.
+    """
+    imported: dict[Cell, list[Run]] = {}
+    for run in imported_runs(config):
+        imported.setdefault(run.cell, []).append(run)
+    runs = []
+    for cell in config.cells():
+        others, folder = imported.get(cell, []), run_folder(Path(config.results), cell)
+        if config.train:
+            local = validate_run(folder, config.spec(cell))
+        else:
+            local = Run(cell, folder, "", "missing", "", None)
+        runs += others if others and local.status == "missing" else [local, *others]
+    return runs
+
+
+def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
+    """Every imported run of the config's cells, or of the cells of these studies, judged.
+
+    Raises RunError if there is none and `train: false` leaves no other run.
+    """
+    platforms = imported_platforms(Path(config.results))
+    runs = [
+        _validate_imported(folder, config.spec(cell), platform.name)
+        for cell, platform in itertools.product(config.cells(), platforms)
+        if (not studies or cell.study in studies) and (folder := platform / cell.path()).exists()
+    ]
+    decided = {}
+    for group in group_runs(run for run in runs if run.replay):
+        replay = read_replays(config, group)
+        decided |= {run.folder: _apply_replay(run, replay) for run in group}
+    runs = [decided.get(run.folder, run) for run in runs]
+    if not (runs or config.train):
+        raise RunError(
+            f"{config.results}/imported: contains no run of this config, which has train: false; "
+            "import runs first: fathom bundle import FILE.tar.xz"
+        )
+    return runs
+
+
+def _validate_imported(folder: Path, spec: Spec, platform: str) -> Run:
+    """The imported run; `waits` for a replay if it is whole and of the present spec."""
+    run = validate_run(folder, spec, imported=True)
+    if run.platform not in ("", platform):  # a copy would count twice
+        reason = one_line(f"{MANIFEST}: is of platform {run.platform}, not {platform}")
+        return replace(run, status="corrupt", reason=reason)
+    if run.counts or (run.status == "stale" and run.manifest.spec_hash == spec.hash()):
+        return replace(run, replay="waits")
+    return run
+
+
+def _apply_replay(run: Run, replay: GroupReplay) -> Run:
+    """The imported run of the present spec, judged by its replay or else by the code it names.
+
+    Anybody can copy the hashes of today's code. So a run that names them is repeated like any
+    other, if its device is here.
+    """
+    outcome = replay.outcome
+    if run.counts and outcome in ("waits", "unavailable"):
+        said = details = f"its manifest names today's code; {NOT_REPEATED}"
+    elif outcome == "waits":
+        said = details = f"waits for a replay (fathom replay); {run.reason}"
+    elif outcome == "agrees":
+        run = replace(run, status="imported")  # the replay has looked at the content of a stale run
+        made = f"made by {run.manifest.made_by}"
+        said, details = f"{made}; {replay.statement}", f"{made}; {replay.explanation}"
+    else:
+        status = "stale" if outcome == "differs" else run.status
+        rest = f"; {run.reason}" if run.reason else ""
+        said, details = f"{replay.statement}{rest}", f"{replay.explanation}{rest}"
+        run = replace(run, status=status)
+    return replace(run, replay=outcome, reason=one_line(said), details=one_line(details))
+
+
+def imported_platforms(results: Path) -> list[Path]:
+    """The folders that bundles were imported into, one for each platform."""
+    # Folders with a leading dot belong to running imports; their runs are unchecked.
+    return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())
