@@ -283,7 +283,7 @@ def run_without(packages, folder, *commands):
     program = (
         "import json, sys\n"
         f"sys.modules.update(dict.fromkeys({packages!r}))\n"
-        "from fathom import cli\n"
+        "from fathom_study import cli\n"
         "for words in json.loads(sys.argv[1]): cli.main(words)"
     )
     return finished(sys.executable, "-c", program, json.dumps(commands), folder=folder)

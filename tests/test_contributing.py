@@ -25,9 +25,9 @@ from contributing_helpers import (
 from fathom.operations.ops import Ops
 from fathom_study.backends import Backend, Trainer
 from fathom_study.config import Cell, installed_backends, load_config
-from fathom_study.runs.code_hash import definition_hashes
+from fathom_study.runs.code_hash import module_hashes
 from fathom_study.runs.folder import read_rows
-from fathom_study.runs.training_code import training_roots
+from fathom_study.runs.training_code import training_code
 from run_helpers import read_csv
 
 pytestmark = [
@@ -45,15 +45,16 @@ def test_every_example_belongs_to_a_row_of_the_table():
 
 
 @pytest.mark.parametrize("section", ROWS)
-def test_example_touches_the_files_of_its_row_and_makes_no_run_stale(section, tmp_path):
+def test_example_touches_the_files_of_its_row_and_stales_only_runs_of_these(section, tmp_path):
     copy_of_project(tmp_path)
     touched, patterns = apply(section, tmp_path), ROWS[section]
     for pattern in patterns:
         assert fnmatch.filter(touched, pattern), f"no example for {pattern}"
     of_the_row = {f for f in touched if any(fnmatch.fnmatch(f, p) for p in patterns)}
     assert touched - of_the_row <= {"config.yaml"}, "a study to try it may be there, no more"
-    roots = training_roots(load_config([PROJECT / file for file in FILES]).spec(CELL))
-    assert definition_hashes(*roots, package=tmp_path / "src/fathom") == definition_hashes(*roots)
+    code = training_code(load_config([PROJECT / file for file in FILES]).spec(CELL))
+    changed = code.items() - module_hashes(*code, sources=tmp_path / "src").items()
+    assert {f"src/{name.replace('.', '/')}.py" for name, _ in changed} <= of_the_row
 
 
 # --- all examples in one copy --------------------------------------------------------------------

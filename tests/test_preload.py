@@ -30,8 +30,8 @@ COMPUTE = '{"device": "cpu", "checkpoint_steps": 10}'
 def started():
     """(process that started preloaded processes as the workflow does, their folder)."""
     program = (
-        "import os, sys; from fathom import preload;"
-        f"preload.start({installed_backends()!r}, 1, 'auto');"
+        "import os, sys; from fathom_study import preload;"
+        f"preload.start({installed_backends()!r}, 'auto');"
         "print(os.environ[preload.FOLDER], flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

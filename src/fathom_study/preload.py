@@ -71,19 +71,12 @@ ANSWER_SECONDS, LOADING_SECONDS = 10, 60
 # --- the workflow's side -----------------------------------------------------------------------
 
 
-def is_possible(threads: int) -> bool:
-    """Whether jobs of so many threads can share a loaded process on this system."""
-    return sys.platform == "linux" and threads == 1
-
-
-def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
+def start(backends: Sequence[str], mlx_blas: str) -> None:
     """Start a process for each backend, and one for reports, for later jobs to find.
 
     They load nothing until the first job connects, and end with the calling process, even if it is
-    killed. Does nothing on systems other than Linux, or for jobs of several threads.
+    killed.
     """
-    if not is_possible(threads):
-        return
     folder = tempfile.mkdtemp(prefix="fathom-")  # accessible to this user only
     os.environ[FOLDER] = folder
     for name in (*backends, REPORTS):

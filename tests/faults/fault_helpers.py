@@ -58,8 +58,8 @@ class Project:
 
     def run_forked(self, *arguments):
         """The same in a fork of a process that has loaded the quickest backend."""
-        load = f"from fathom import preload; preload.load_backend({quickest_backend()!r}, 'auto')"
-        done = server(load).run(*arguments, folder=self.folder)
+        load = f"preload.load_backend({quickest_backend()!r}, 'auto')"
+        done = server(f"from fathom_study import preload; {load}").run(*arguments, folder=self.folder)
         return done.returncode, done.stdout + done.stderr
 
     def train_all(self, *arguments):

@@ -72,8 +72,9 @@ class StepMetric:
     """For docs/definitions.md."""
     compute: Callable[[Any], Any] | None = None
     """For every step: n values [n] from `Steps`. For the first step: a number from a
-    `tasks.Untrained` network. Otherwise: a number from a `tasks.Trained` network. It returns None if a run has no such metric. Without a function, the value is a report of that name
-    or comes from the clock of the loop."""
+    `tasks.Untrained` network. Otherwise: a number from a `tasks.Trained` network. It returns
+    None if a run has no such metric. Without a function, the value is a report of that name or
+    comes from the clock of the loop."""
     when: Literal["every step", "first step", "evaluations", "last step"] = "every step"
     whole: bool = False
     """A whole number; others are floats."""

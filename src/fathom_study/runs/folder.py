@@ -106,7 +106,7 @@ class Manifest(Settings):
     cell: PlainText
     spec_hash: PlainText
     code: dict[PlainText, PlainText] = Field(
-        description="hash of every definition that training depends on"
+        description="hash of every module that training depends on"
     )
     device: Device
     os: TableText

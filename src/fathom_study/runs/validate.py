@@ -93,10 +93,9 @@ def summarize_reasons(reasons: Sequence[str]) -> str:
 
 
 def changed_code(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
-    """The recorded definitions that have changed or are gone.
+    """The recorded modules that have changed or are gone.
 
-    Definitions that are reached only today do not count: code that came to use one has a recorded
-    definition that changed.
+    Modules that are reached only today do not count: the code that came to use one has changed.
     """
     return sorted(name for name, digest in recorded.items() if now.get(name) != digest)
 
