@@ -375,7 +375,7 @@ DERIVED = [
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
         "variance_summary", "effects", "effective_depth", "worth", "sizes", "stability",
         "published", "published_sizes", "thresholds",
-        "claims", "verdicts", "answers", "times", "times_summary", "profiles",
+        "claims", "verdicts", "times", "times_summary", "profiles",
     )),
     "RESULTS.md",
     "COMPARISON.md",
