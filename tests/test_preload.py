@@ -31,7 +31,7 @@ def started():
     """(process that started preloaded processes as the workflow does, their folder)."""
     program = (
         "import os, sys; from fathom import preload;"
-        f"preload.start({installed_backends()!r}, 1, 'auto');"
+        f"preload.start({installed_backends()!r}, 'auto');"
         "print(os.environ[preload.FOLDER], flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

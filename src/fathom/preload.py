@@ -12,8 +12,8 @@ workflow is killed, the loaded process's standard input is closed, and it ends. 
 loaded process loads everything itself, with the same results. This module imports only the
 standard library, because the process of a job has to start quickly.
 
-This works only on Linux and for jobs of one thread: a fork keeps only the thread that forked, and
-no backend starts threads on import for such jobs.
+This works only on Linux and for jobs of one thread (`Compute.shares_process`): a fork keeps only
+the thread that forked, and no backend starts threads on import for such jobs.
 """
 
 from __future__ import annotations
@@ -70,19 +70,12 @@ ANSWER_SECONDS, LOADING_SECONDS = 10, 60
 # --- the workflow's side -----------------------------------------------------------------------
 
 
-def is_possible(threads: int) -> bool:
-    """Whether jobs of so many threads can share a loaded process on this system."""
-    return sys.platform == "linux" and threads == 1
-
-
-def start(backends: Sequence[str], threads: int, mlx_blas: str) -> None:
+def start(backends: Sequence[str], mlx_blas: str) -> None:
     """Start a process for each backend, and one for reports, for later jobs to find.
 
     They load nothing until the first job connects, and end with the calling process, even if it is
-    killed. Does nothing on systems other than Linux, or for jobs of several threads.
+    killed.
     """
-    if not is_possible(threads):
-        return
     folder = tempfile.mkdtemp(prefix="fathom-")  # accessible to this user only
     os.environ[FOLDER] = folder
     for name in (*backends, REPORTS):

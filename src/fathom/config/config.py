@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import sys
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -98,6 +99,11 @@ class Compute(Settings):
     mem_mb: Positive = Field(2000, description="memory of a job, MB")
     runtime: Positive = Field(60, description="time limit of a job, minutes")
     gpu: NonNegative = Field(0, description="GPUs of a job")
+
+    @property
+    def shares_process(self) -> bool:
+        """Whether local jobs of the workflow share a process with loaded packages."""
+        return self.preload and sys.platform == "linux" and self.threads == 1
 
 
 def common_depth(depths: Iterable[int]) -> int:

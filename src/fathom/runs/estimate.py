@@ -7,7 +7,6 @@ from functools import cache
 from statistics import median
 
 from fathom.config import BACKENDS, Cell, Compute, Config, Spec
-from fathom.preload import is_possible
 from fathom.runs.run import Run, group_of
 from fathom.tasks import Problem
 
@@ -78,8 +77,7 @@ def estimate_from_runs(
 
 def startup_seconds(compute: Compute) -> float:
     """Overhead of a training job on this machine."""
-    is_loaded = compute.preload and is_possible(compute.threads)
-    return PRELOADED_SECONDS if is_loaded else STARTUP_SECONDS
+    return PRELOADED_SECONDS if compute.shares_process else STARTUP_SECONDS
 
 
 def basis_of(timed: int) -> str:
