@@ -23,6 +23,7 @@ from fathom.cli.options import (
     RunFolder,
     TemplatesFolder,
     check_known,
+    end_with,
     example,
     output_folder,
     read_config,
@@ -148,6 +149,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     folder = Path(settings.report_folder) / "tables"
     write_tables(settings, folder)
     write_derived(settings, folder)
+    end_with(folder, "`fathom claims` tests published claims")
 
 
 @app.command(epilog=example("fathom claims"))
@@ -160,6 +162,7 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
 
     settings, values, folder = _read(config, published)
     write_claims(settings, values, folder / "tables")
+    end_with(folder / "tables/claims.csv", "`fathom report` writes the reports")
 
 
 @app.command(
@@ -185,6 +188,7 @@ def figures(
     from fathom.report.draw import draw_study
 
     draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
+    end_with(out, "`fathom report` writes the reports that show them")
 
 
 @app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
@@ -225,6 +229,7 @@ def report(
     if not is_resolved(settings):
         write_json(folder / CONFIG, settings.resolved())
     write_reports(settings, values, templates, folder)
+    end_with(folder / "RESULTS.md", "`fathom page` makes a page of it")
 
 
 @app.command(epilog=example("fathom paper"))
@@ -238,6 +243,7 @@ def paper(
 
     settings, values, folder = _read(config, published)
     write_paper(settings, values, templates, folder, folder / "figures")
+    end_with(folder / "fathom.pdf", "open it; `fathom verify` checks what it was made from")
 
 
 @app.command(epilog=example("fathom page"))
@@ -251,6 +257,7 @@ def page(
 
     settings, values, folder = _read(config, published)
     write_page(settings, values, templates, folder, folder / "figures")
+    end_with(folder / "index.html", "open it in a browser; `fathom verify` checks every result")
 
 
 @app.command(epilog=example("fathom schema --check"))
