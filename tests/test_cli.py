@@ -167,13 +167,13 @@ def test_every_chosen_cell_is_trained(folder, fathom):
 def test_training_ends_with_its_folder_and_the_next_command(trained, absent):
     Path("config.yaml").rename("mine.yaml")
     command = ["train-all", "--config", "mine.yaml", "--set", "seeds=[0]"]
-    *_, where, what_next = run_without(absent, trained, command).stderr.splitlines()
-    assert where.startswith("results/runs: ")
+    line = run_without(absent, trained, command).stderr.splitlines()[-1]
+    assert line.startswith("made results/runs; next: ")
     if absent:
-        assert "`fathom bundle create --out runs.tar.xz --config=mine.yaml`" in what_next
+        assert "`fathom bundle create --out runs.tar.xz --config=mine.yaml`" in line
     else:
-        assert "--configfile mine.yaml --replace-workflow-config --config 'seeds=[0]'`" in what_next
-        assert "results/cuts/seeds-0/index.html" in what_next
+        assert "--configfile mine.yaml --replace-workflow-config --config 'seeds=[0]'`" in line
+        assert "results/cuts/seeds-0/index.html" in line
 
 
 def test_estimate_names_missing_data(tmp_path, fathom, monkeypatch):

@@ -12,8 +12,8 @@ workflow is killed, the loaded process's standard input is closed, and it ends. 
 loaded process loads everything itself, with the same results. This module imports only the
 standard library, because the process of a job has to start quickly.
 
-This works only on Linux and for jobs of one thread: a fork keeps only the thread that forked, and
-no backend starts threads on import for such jobs.
+This works only on Linux and for jobs of one thread (`Compute.shares_process`): a fork keeps only
+the thread that forked, and no backend starts threads on import for such jobs.
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ class Project:
 
     def run_forked(self, *arguments):
         """The same in a fork of a process that has loaded the quickest backend."""
-        load = f"preload.load_backend({quickest_backend()!r}, 'auto')"
-        done = server(f"from fathom_study import preload; {load}").run(*arguments, folder=self.folder)
+        load = f"load_backend({quickest_backend()!r}, 'auto')"
+        done = server(f"from fathom_study.preload import load_backend; {load}")
+        done = done.run(*arguments, folder=self.folder)
         return done.returncode, done.stdout + done.stderr
 
     def train_all(self, *arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from fathom_study.cli.options import (
     Overrides,
     Patterns,
     check_known,
+    end_with,
     example,
     from_json,
     output_file,
@@ -54,6 +56,7 @@ def create(
     typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
         typer.echo(f"  {count} from {platform}")
+    end_with(out, f"on the other machine, `fathom bundle import {shlex.quote(out.name)}`")
 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))

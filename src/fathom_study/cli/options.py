@@ -96,6 +96,11 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     return load_config(files, values)
 
 
+def end_with(result: str | Path, after: str) -> None:
+    """Name the result and the next step on stderr, at the end of a command."""
+    typer.echo(f"made {result}; next: {after}", err=True)
+
+
 def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raise ConfigError for the first name that is not among the known ones."""
     listed = list(dict.fromkeys(known))

@@ -24,6 +24,7 @@ from fathom_study.cli.options import (
     RunFolder,
     TemplatesFolder,
     check_known,
+    end_with,
     example,
     read_config,
     workflow_command,
@@ -128,6 +129,7 @@ def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     folder = Path(settings.report_folder) / "tables"
     write_tables(settings, folder)
     write_derived(settings, folder)
+    end_with(folder, "`fathom claims` tests published claims")
 
 
 @app.command(epilog=example("fathom claims"))
@@ -140,6 +142,7 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
 
     settings, values, folder = _read(config, published)
     write_claims(settings, values, folder / "tables")
+    end_with(folder / "tables/claims.csv", "`fathom report` writes the reports")
 
 
 @app.command(
@@ -165,6 +168,7 @@ def figures(
     from fathom_study.report.draw import draw_study
 
     draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
+    end_with(out, "`fathom report` writes the reports that show them")
 
 
 @app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
@@ -205,6 +209,7 @@ def report(
     if not is_resolved(settings):
         write_json(folder / CONFIG, settings.resolved())
     write_reports(settings, values, templates, folder)
+    end_with(folder / "RESULTS.md", "`fathom page` makes a page of it")
 
 
 @app.command(epilog=example("fathom paper"))
@@ -218,6 +223,7 @@ def paper(
 
     settings, values, folder = _read(config, published)
     write_paper(settings, values, templates, folder, folder / "figures")
+    end_with(folder / "fathom.pdf", "open it; `fathom verify` checks what it was made from")
 
 
 @app.command(epilog=example("fathom page"))
@@ -231,6 +237,7 @@ def page(
 
     settings, values, folder = _read(config, published)
     write_page(settings, values, templates, folder, folder / "figures")
+    end_with(folder / "index.html", "open it in a browser; `fathom verify` checks every result")
 
 
 @app.command(epilog=example("fathom schema --check"))

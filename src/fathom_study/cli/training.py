@@ -28,6 +28,7 @@ from fathom_study.cli.options import (
     Threads,
     changed,
     check_known,
+    end_with,
     example,
     from_json,
     output_folder,
@@ -76,6 +77,7 @@ def train(
     folder = out or run_folder(Path(settings.results), spec.cell)
     if replace or _is_free(folder, spec):
         _train(spec, folder, compute)
+        end_with(folder, f"`fathom cell-figures {shlex.quote(str(folder))} --out figures` draws it")
 
 
 @app.command("train-all", epilog=example("fathom train-all 'depth-mlx/*' --jobs 2"))
@@ -104,8 +106,7 @@ def train_all(
         print_estimate(specs, compute, jobs)
     else:
         train_left(specs, partial(run_folder, Path(settings.results)), compute, jobs)
-        typer.echo(f"{settings.results}/runs: the runs", err=True)
-        typer.echo(f"next: {_after_training(settings, config, override)}", err=True)
+        end_with(f"{settings.results}/runs", _after_training(settings, config, override))
 
 
 def _after_training(settings: Config, files: Sequence[Path], overrides: Sequence[str]) -> str:

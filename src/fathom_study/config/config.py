@@ -101,9 +101,9 @@ class Compute(Settings):
     gpu: NonNegative = Field(0, description="GPUs of a job")
 
     @property
-    def preloads(self) -> bool:
-        """Whether local jobs fork a loaded process, which keeps only the thread that forks."""
-        return self.preload and self.threads == 1 and sys.platform == "linux"
+    def shares_process(self) -> bool:
+        """Whether local jobs of the workflow share a process with loaded packages."""
+        return self.preload and sys.platform == "linux" and self.threads == 1
 
 
 def common_depth(depths: Iterable[int]) -> int:

@@ -77,7 +77,7 @@ def estimate_from_runs(
 
 def startup_seconds(compute: Compute) -> float:
     """Overhead of a training job on this machine."""
-    return PRELOADED_SECONDS if compute.preloads else STARTUP_SECONDS
+    return PRELOADED_SECONDS if compute.shares_process else STARTUP_SECONDS
 
 
 def basis_of(timed: int) -> str:
