@@ -13,7 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import pytest
 
 from fathom import init
 from fathom.connections.connection import ConnectionContext
+from fathom.connections.released import RELEASES, _renamed
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom_study.backends import connect
 from markdown_helpers import table
@@ -839,6 +840,40 @@ def test_load_release_returns_the_parameters_of_the_release(scheme):
 
 
 RENAMED = {"altup": "gemma3n", "residual_scaled": "zaya"}
+
+
+IN_FILES = {
+    "deepseek_v4": ("layers.1.hc_attn_fn", "layers.1.hc_ffn_base", "hc_head_scale"),
+    "glm5_next": ("model.layers.1.hc_attn_fn", "model.layers.1.hc_ffn_scale"),
+    "hy_v4": (
+        "model.layers.1.hc_attn_layer.hc_fn", "model.layers.1.hc_mlp_layer.hc_pre.hc_base",
+        "model.hc_head.hc_head_scale",
+    ),
+    "dory": ("backbone.layers.2.attn_alpha", "backbone.layers.3.mlp_alpha"),
+    "inkling2_text": (
+        "model.llm.attn_res.attn_queries.0", "model.llm.attn_res.mlp_queries.1",
+        "model.llm.attn_res.output_query",
+    ),
+    "deepseek_v41": ("layers.1.hc_attn_fn", "layers.1.hc_ffn_scale"),
+}  # fmt: skip
+"""Names in a release's own files."""
+
+
+@pytest.mark.parametrize("release", IN_FILES)
+def test_names_in_files_are_those_that_loaders_of_the_release_convert(release):
+    names = RELEASES[release.removesuffix("_text")]
+    if release == "deepseek_v41":
+        convert = peer("mlx_lm.models.deepseek_v41")._rename
+    else:
+        loading = peer("transformers.core_model_loading")
+        rules = peer("transformers.conversion_mapping").get_checkpoint_conversion_mapping(release)
+        rules = [rule for rule in rules if isinstance(rule, loading.WeightRenaming)]
+        convert = lambda key: reduce(lambda k, rule: rule.rename_source_key(k)[0], rules, key)  # noqa: E731
+    known = {t.format(1) for templates in names.layers.values() for t in templates}
+    known |= {*names.last.values(), *names.once.values()}
+    for key in IN_FILES[release]:
+        ours = _renamed(key, names)
+        assert any(ours.endswith(name) and convert(key).endswith(name) for name in known), key
 
 
 def test_the_weights_of_an_mlx_release_become_our_parameters():
