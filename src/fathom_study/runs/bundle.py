@@ -1,8 +1,8 @@
 """Bundles: archives that carry runs from one machine to another.
 
 A bundle is a tar packed by xz. It holds plain files, `runs/<cell>/<file>`, with metrics by columns.
-It may come from a stranger. So an import reads it entry by entry, within limits of size, memory and
-number, and accepts only the files of a run under their own names. Their content is checked as in
+It may come from a stranger. So an import unpacks it within limits of size, memory and number, and
+accepts only the files of a run under their own names. Their content is checked as in
 every run folder: against the manifest, its hashes and the spec. Runs are moved into place only
 after all of them have passed.
 """
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from fathom.system.errors import UserError
 from fathom.system.text import one_line, printable
@@ -267,9 +267,9 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     if file.exists() and not file.is_file():  # opening a pipe would wait for a writer
         raise BundleError(f"{file}: is not a file")
     try:
-        limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
-        with file.open("rb") as packed:
-            cells = _extract(_Bounded(packed, limit), staging)
+        _decompress(file, tar := staging / "bundle.tar")
+        cells = _extract(tar, staging)
+        tar.unlink()
         for cell in cells if check else ():
             make_rows(staging / cell.path())
         manifests = {}
@@ -288,7 +288,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     except (BundleError, RunError) as error:
         problem = str(error).replace(f"{staging}/", "")
         raise BundleError(f"{file}: {one_line(problem)}") from error
-    except (lzma.LZMAError, tarfile.HeaderError, EOFError) as error:
+    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
         detail = one_line(str(error), 200) or type(error).__name__
         raise BundleError(f"{file}: not an intact .tar.xz file ({detail})") from error
     except PermissionError as error:
@@ -297,78 +297,67 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         raise BundleError(f"{file}: cannot be read ({error.strerror})") from error
 
 
-class _Bounded:
-    """The unpacked content of a file, limited to a number of bytes."""
+class _PlainEntry(tarfile.TarInfo):
+    """An entry that is a plain file.
 
-    def __init__(self, packed: BinaryIO, limit: int) -> None:
-        self.packed = packed
-        # lzma.open has no such limit: a header can ask for gigabytes.
-        self.decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
-        self.limit = limit
-        self.left = limit
+    Others are refused by their header: a link, or one that renames and resizes later entries.
+    """
 
-    def read(self, size: int) -> bytes:
-        """`size` bytes, fewer only at the end. Raises BundleError beyond the limit."""
-        content = bytearray()
-        while len(content) < size and not self.decompressor.eof:
-            given = b""
-            if self.decompressor.needs_input and not (given := self._read_packed()):
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> _PlainEntry:
+        """The entry of a header. Raises BundleError unless it is a plain file."""
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type != tarfile.REGTYPE:
+            raise BundleError(f"{entry.name!r}: is not a plain file")
+        return entry
+
+
+def _decompress(file: Path, tar: Path) -> None:
+    """Write the unpacked content of `file` to `tar`. Raises BundleError beyond the limits."""
+    limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
+    # lzma.open has no such limit: a header can ask for gigabytes.
+    decompressor, size = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY), 0
+    with file.open("rb") as packed, with_filename(tar), tar.open("wb") as opened:
+        while not decompressor.eof:
+            given = packed.read(CHUNK_BYTES) if decompressor.needs_input else b""
+            if decompressor.needs_input and not given:
                 raise EOFError("ends before its end-of-stream marker")
-            content += self.decompressor.decompress(given, size - len(content))
-        self.left -= len(content)
-        if self.left < 0:
-            raise BundleError(f"unpacks to more than {self.limit} bytes")
-        return bytes(content)
-
-    def _read_packed(self) -> bytes:
-        try:
-            return self.packed.read(CHUNK_BYTES)
-        except OSError as error:
-            raise BundleError(f"cannot be read ({error.strerror})") from error
-
-    def is_at_end(self) -> bool:
-        """Whether the file holds nothing after the packed content."""
-        return not self.decompressor.unused_data and not self._read_packed()
-
-    def chunks(self, size: int) -> Iterator[bytes]:
-        """`size` bytes, in chunks. Raises EOFError if there are fewer."""
-        while size:
-            chunk = self.read(min(size, CHUNK_BYTES))
-            if not chunk:
-                raise EOFError("ends within a file")
-            yield chunk
-            size -= len(chunk)
+            content = decompressor.decompress(given, CHUNK_BYTES)
+            size += len(content)
+            if size > limit:
+                raise BundleError(f"unpacks to more than {limit} bytes")
+            opened.write(content)
+        if decompressor.unused_data or packed.read(1):
+            raise BundleError("contains data after its end")
 
 
-def _extract(stream: _Bounded, staging: Path) -> list[Cell]:
-    """Write a bundle's files below `staging`, each in the folder of its cell; returns the cells.
+def _extract(tar: Path, staging: Path) -> list[Cell]:
+    """Write an archive's files below `staging`, each in the folder of its cell; returns the cells.
 
     Checks names, kinds and sizes of entries, but not the content of the files.
     """
-    # Headers are read here, one block each: tarfile itself would follow links, sparse maps, and
-    # headers of any length that rename and resize later entries.
     cells: dict[Cell, None] = {}
-    while (header := stream.read(tarfile.BLOCKSIZE)) != bytes(tarfile.BLOCKSIZE):
-        entry = tarfile.TarInfo.frombuf(header, "ascii", "replace")
-        if entry.type != tarfile.REGTYPE:
-            raise BundleError(f"{entry.name!r}: is not a plain file")
-        cell, name = _parse_name(entry.name)
-        most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
-        if not 0 <= entry.size <= most:
-            raise BundleError(f"{entry.name!r}: a size of {entry.size}, but the limit is {most}")
-        cells[cell] = None
-        if len(cells) > MAX_RUNS:
-            raise BundleError(f"contains more than {MAX_RUNS} runs")
-        target = staging / cell.path() / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with with_filename(target), target.open("wb") as opened:
-            opened.writelines(stream.chunks(entry.size))
-        stream.read(-entry.size % tarfile.BLOCKSIZE)  # padding
-    while rest := stream.read(CHUNK_BYTES):  # to the end, where xz has its checksum
-        if rest.strip(b"\0"):
-            raise BundleError("contains data after its end")
-    if not stream.is_at_end():
-        raise BundleError("contains data after its end")
+    with (
+        tar.open("rb") as opened,
+        tarfile.open(fileobj=opened, mode="r:", tarinfo=_PlainEntry) as archive,
+    ):
+        for entry in archive:
+            cell, name = _parse_name(entry.name)
+            most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
+            if not 0 <= entry.size <= most:
+                raise BundleError(
+                    f"{entry.name!r}: a size of {entry.size}, but the limit is {most}"
+                )
+            cells[cell] = None
+            if len(cells) > MAX_RUNS:
+                raise BundleError(f"contains more than {MAX_RUNS} runs")
+            entry.name = f"{cell.path()}/{name}"
+            with with_filename(staging / entry.name):
+                archive.extract(entry, staging, set_attrs=False, filter="data")
+        opened.seek(archive.offset)  # tarfile ends silently at a damaged header
+        while rest := opened.read(CHUNK_BYTES):
+            if rest.strip(b"\0"):
+                raise BundleError("contains data after its end")
     if not cells:
         raise BundleError("contains no run")
     return list(cells)
