@@ -263,9 +263,10 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, expected, lines)
         for design in ("mhc_cycle", "hc")
         for line, verdict in enumerate(verdicts if design == "mhc_cycle" else ("better",) * 9, 2)
     ]  # fmt: skip
-    scale = present_scale(pd.DataFrame(rows), pd.DataFrame(columns=["design", "backend"]))
+    scale = present_scale(pd.DataFrame(rows))
     answer, evidence = answers(scale=scale).get(
-        "Does the gain of mHC, cyclic read, hold in larger networks and longer trainings?",
+        "Does the gain of mHC, cyclic read and write, hold in larger networks and "
+        "longer trainings?",
         (None, []),
     )
     assert answer == expected

@@ -169,7 +169,7 @@ def test_without_a_folder_loops_compile_in_each_process(package, monkeypatch):
 def test_a_process_with_kept_machine_code_does_not_load_the_compiler(tmp_path):
     """The compiler takes most of the time of the first pass in a process."""
     code = (
-        "import sys; from fathom.connections import loops; loops.load(); "
+        "import sys; from fathom.arithmetic import loops; loops.load(); "
         "print('numba.typed.dictimpl' in sys.modules)"
     )
     run = lambda: finished(sys.executable, "-c", code, NUMBA_CACHE_DIR=str(tmp_path))  # noqa: E731

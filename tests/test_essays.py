@@ -16,7 +16,7 @@ LEFT = {
     # The sum of all permutations removes every difference, so all but the identity give −1.
     "mhc_lite": (1 - NEAR) / (1 + 23 * NEAR),
     "circulant_mhc": 1 - 2 / 4,  # of four functions
-    "mhc_paper": 0.0,
+    "mhc_averaged": 0.0,
 }
 """Remaining share of a difference between streams for each matrix."""
 
@@ -33,7 +33,7 @@ def essays():
 def test_differences_between_streams_shrink_as_the_formula_says(essays, variant):
     found = essays.untrained(load_config([PROJECT / "config.yaml"]), "ingredients", 2, variant)
     left = [essays.left(product) for product in found.products]
-    # φ moves the circulant's matrices a little, and mhc_paper's from the uniform one.
+    # φ moves the circulant's matrices a little, and mhc_averaged's from the uniform one.
     assert left == pytest.approx([LEFT[variant] ** n for n in range(1, 5)], abs=1e-3)
 
 

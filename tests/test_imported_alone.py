@@ -62,7 +62,8 @@ def test_nothing_is_trained(config, command):
 @pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed")
 def test_a_cell_can_be_trained_into_a_folder_outside_the_results(config, command, tmp_path):
     status, _, errors = command("train", "a", "--seed", "0", "--out", str(tmp_path / "again"))
-    assert (status, errors[-1].partition(":")[0]) == (0, "a/4L/mhc/torch/seed0"), errors
+    assert status == 0, errors
+    assert str(tmp_path / "again") in errors[-1]
     assert read_spec(tmp_path / "again").seed == 0
     with pytest.raises(RunError):
         find_runs(config)

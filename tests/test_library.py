@@ -955,11 +955,11 @@ def test_documented_lists_of_schemes(framework):
                 framework.module(scheme, 4, 8, **sizes)
             except ConfigError:
                 refused[key].add(scheme)
-    assert refused["takes_apart"] == {"inkling2", "muddformer", "muddformer_normed"}
+    assert refused["takes_apart"] == {"inkling2", "muddformer"}
     assert {"scaled", "frac"} <= refused["has_residual"]
 
 
-@pytest.mark.parametrize("scheme", ["muddformer", "muddformer_normed", "inkling2"])
+@pytest.mark.parametrize("scheme", ["muddformer", "inkling2"])
 def test_the_error_for_q_k_and_v_apart_names_arguments_that_work(framework, scheme):
     said = refusal(framework.module, scheme, 4, WIDTH, error=ConfigError)
     named = dict(re.findall(r"(\w+)=(\w+)", said))

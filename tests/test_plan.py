@@ -191,7 +191,7 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
     with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; change to /p"):
         start.check_files(Path("/p"))
     Path("config.yaml").write_text("results: a\nresults: b\n")
-    with pytest.raises(ConfigError, match="duplicate key 'results'"):
+    with pytest.raises(ConfigError, match='duplicate key "results"'):
         start.check_files(Path("/p"))
     only = SimpleNamespace(config={}, replace_workflow_config=True)
     assert started(config_settings=only, overwrite_configfiles=["o.yaml"]).files == ["o.yaml"]

@@ -382,17 +382,17 @@ def with_code(monkeypatch, change):
     )
 
 
-NAME = "fathom_study.train:train"
+NAME = "fathom_study.train"
 
 
 CODES = {
     "changed": (lambda code: {**code, NAME: "0" * 16}, ("stale", f"code differs: {NAME}")),
-    "new": (lambda code: {**code, "fathom_study.metrics:new": "0" * 16}, ("measured", "")),
+    "new": (lambda code: {**code, "fathom_study.metrics.new": "0" * 16}, ("measured", "")),
 }
 
 
 @pytest.mark.parametrize(("change", "expected"), CODES.values(), ids=CODES)
-def test_changed_definition_makes_a_run_stale_and_a_new_one_does_not(
+def test_changed_module_makes_a_run_stale_and_a_new_one_does_not(
     run, spec, monkeypatch, change, expected
 ):
     with_code(monkeypatch, change)

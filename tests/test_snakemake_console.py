@@ -66,8 +66,8 @@ def test_cells_without_data_or_backend_are_left_out_with_one_line(tmp_path):
 
 def test_job_imports_its_own_fathom_first_and_reports_a_kill(tmp_path):
     source = tmp_path / "it's here"
-    (source / "fathom").mkdir(parents=True)
-    (source / "fathom/__main__.py").write_text(
+    (source / "fathom_study").mkdir(parents=True)
+    (source / "fathom_study/__main__.py").write_text(
         "import os, sys\n"
         "print(os.environ['PYTHONPATH'], os.environ['FATHOM_DATA'])\n"
         "sys.exit(int(sys.argv[1]))\n"

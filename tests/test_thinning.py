@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import figure
 
 from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.analysis.tables import read_losses, read_steps, read_table
 from fathom_study.metrics.steps import CLOCKS
 from fathom_study.report.figures.frames import first_nonfinite
-from fathom_study.report.figures.panels import curves
+from fathom_study.report.figures.panels import against_step
 from fathom_study.report.page.explorer import study_data
 from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom_study.runs.folder import METRICS, encode_row, read_rows
@@ -188,11 +187,9 @@ def test_curves_are_means_of_kept_steps(long, tmp_path):
     _, there = long
     tables_of(there, tmp_path / "t")
     steps = read_steps(tmp_path / "t", ["a"])
-    ax = figure.Figure().subplots()
-    curves(ax, steps, "grad_norm")
-    assert ax.get_ylabel().endswith("mean of 4 kept steps")  # of 50 + 200, in 50 windows
-    curves(ax, steps, "loss")
-    assert ax.get_ylabel().endswith("mean of 20 steps")
+    label = lambda metric: against_step(steps, metric, "a").axes[0].get_ylabel()  # noqa: E731
+    assert label("grad_norm").endswith("mean of 4 kept steps")  # of 50 + 200, in 50 windows
+    assert label("loss").endswith("mean of 20 steps")
 
 
 def test_replays_read_the_first_steps_as_they_were(long):

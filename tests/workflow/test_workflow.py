@@ -287,7 +287,8 @@ def test_every_command_is_tried_here_or_parses(monkeypatch):
         {purpose: shlex.split(line) for purpose, line in COMMANDS.items() if line.startswith(start)}
         for start in ("fathom ", "python benchmarks/steps.py ")
     )
-    assert set(COMMANDS) - {*own, *timing} == set(PLANS) | DRY_RUNS | {BROWSABLE}
+    tests = {purpose for purpose, line in COMMANDS.items() if line.startswith("pytest ")}
+    assert set(COMMANDS) - {*own, *timing, *tests} == set(PLANS) | DRY_RUNS | {BROWSABLE}
     planned = (PROJECT / "Makefile").read_text(encoding="utf-8")
     for purpose in DRY_RUNS:
         assert f"$(PLAN){COMMANDS[purpose].removeprefix('snakemake all')}\n" in planned
