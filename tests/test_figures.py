@@ -182,6 +182,17 @@ def test_a_depth_with_one_variant_has_no_panel():
 
 # --- pages ----------------------------------------------------------------------------------------
 
+SIZES = pd.DataFrame(
+    [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
+      "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
+      "low": NAN if answer != "at" else m - 0.1, "high": NAN if answer != "at" else m + 0.1,
+      "parameters": c * 1000}
+     for design, c, layers, steps, m, answer in (
+         ("mhc", 32, 12, 1000, 1.1, "at"), ("mhc", 64, 12, 1000, 1.2, "at"),
+         ("mhc", 64, 12, 4000, 1.3, "at"), ("mhc", 64, 24, 1000, 1.15, "beyond"),
+         ("hc", 64, 12, 1000, 0.9, "at"), ("hc", 128, 12, 1000, 0.8, "below"))]
+)  # fmt: skip
+
 VARIANTS = {
     "tokens": ("baseline", "hc", "mhc"),
     "fashion": ("resnet", "hc_causal", "mhc_dynamic"),
@@ -239,14 +250,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
                  ("at", 1.0, 1.5, 1.2, "better"), ("below", NAN, 1.5, NAN, "undecided"),
                  ("beyond", NAN, NAN, NAN, "undecided"), ("", NAN, 2, NAN, ""))]
         ),
-        "sizes": pd.DataFrame(
-            [{"design": variants[1], "channels": c, "layers": d, "parameters": 1e4 * c * d,
-              "steps": steps, "gain": 0.1, "gain_low": low, "gain_high": 0.2, "answer": answer,
-              "multiplier": 1.1, "low": low, "high": 1.2}
-             for c, d, steps, low, answer in (
-                 (32, 2, 1000, 0, "at"), (64, 2, 1000, NAN, "beyond"), (64, 4, 1000, NAN, ""),
-                 (32, 2, 4000, 0, "at"))]
-        ),
+        "sizes": SIZES,
         "published_sizes": pd.DataFrame([{"source": "lab", "variant": "mhc", "parameters": 1e9,
                                           "below": 0.02, "spread": 0.01}]),
         "stability": pd.DataFrame(
@@ -299,7 +303,7 @@ def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, dept
 
 
 def test_axes_are_labelled_and_a_variant_has_one_colour_in_all_figures():
-    colours = {variant: palette.colour_of(variant) for variant in VARIANTS["text"]}
+    colours = {variant: palette.colour_of(variant) for variant in (*VARIANTS["text"], "mhc", "hc")}
     seen = set()
     for name, page in all_figures("text", depths=(1, 4, 8)).items():
         if not page.axes[0].axison:  # says why there is nothing to draw
@@ -375,18 +379,6 @@ def test_a_diverged_run_is_marked_above_the_axes(score):
     assert "a run diverged" in [text.get_text() for text in page.legends[0].get_texts()]
 
 
-def test_seeds_that_span_a_decade_are_drawn_without_mean_or_line():
-    """hc ends at 0.001 or at 1, and no seed is near the geometric mean of 0.03."""
-    cells = frame(
-        [run(variant="hc", depth=4, seed=seed, loss_final=x) for seed, x in enumerate((2, 2.1))],
-        [run(variant="hc", depth=8, seed=seed, loss_final=x) for seed, x in enumerate((1e-3, 1))],
-    )
-    (ax,) = panels.against_depth(cells, "loss_final", "a").axes
-    drawn = [line.get_ydata() for line in ax.lines if len(line.get_xdata())]
-    assert {*drawn[1]} == {2, 2.1, 1e-3, 1.0}
-    assert drawn[0] == pytest.approx([math.sqrt(4.2), NAN], nan_ok=True)
-
-
 @pytest.mark.parametrize("values", [[3.8959488, 3.8959488 * (1 + 1e-9)], [3.0, 3.1]])
 def test_an_axis_is_not_narrower_than_its_printed_digits(values):
     """Both ends of the axis differ when printed with five digits."""
@@ -394,18 +386,6 @@ def test_an_axis_is_not_narrower_than_its_printed_digits(values):
     page = panels.against_depth(cells, "score", "a", score=ACCURACY)
     low, high = page.axes[0].get_xlim()
     assert f"{low:.5g}" != f"{high:.5g}"
-
-
-SIZES = pd.DataFrame(
-    [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
-      "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
-      "low": NAN if answer != "at" else m - 0.1, "high": NAN if answer != "at" else m + 0.1,
-      "parameters": c * 1000}
-     for design, c, layers, steps, m, answer in (
-         ("mhc", 32, 12, 1000, 1.1, "at"), ("mhc", 64, 12, 1000, 1.2, "at"),
-         ("mhc", 64, 12, 4000, 1.3, "at"), ("mhc", 64, 24, 1000, 1.15, "beyond"),
-         ("hc", 64, 12, 1000, 0.9, "at"), ("hc", 128, 12, 1000, 0.8, "below"))]
-)  # fmt: skip
 
 
 def lines_of(ax):
@@ -449,50 +429,30 @@ def test_effects_that_are_zero_within_rounding_are_not_drawn():
     assert names == ["Is it?", "mhc − hc"]
 
 
-def rows_of_worth(*told):
-    """Rows of worth: variant, answer, multiplier, its interval, cost, verdict."""
+def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
     same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0}
     names = ("variant", "answer", "multiplier", "low", "high", "cost", "verdict")
-    return pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in told])
-
-
-def draw_worth(rows):
-    (ax,) = draw_figures([find("worth")], "a", worth=rows)["worth"].axes
-    labels = [label.get_text() for label in ax.get_yticklabels()]
-    names = dict(zip(ax.get_yticks(), labels, strict=True))
-    marks = {
-        (names[y], round(x, 3)): line.get_marker()
-        for line in ax.lines
-        if line.get_marker() != "None"
-        for x, y in line.get_xydata()
-    }
-    intervals = {
-        (names[path.vertices[0, 1]], *np.round(path.vertices[:, 0], 3))
-        for collection in ax.collections
-        for path in collection.get_paths()
-        if np.isfinite(path.vertices).all()
-    }
-    return ax, labels, marks, intervals
-
-
-def test_worth_has_rows_by_verdict_with_multiplier_and_cost():
-    rows = rows_of_worth(
+    told = [
         ("hc", "at", 0.9, 0.85, 0.95, 1.4, "worse"),
         ("v1", "at", 1.3, 0.8, 1.6, 1.2, "undecided"),
         ("mhc", "at", 1.1, 1.05, 1.15, 1.5, "better"),
         ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, "better"),
-    )
-    ax, names, marks, intervals = draw_worth(rows)
-    assert names == [
+    ]
+    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in told])
+    (ax,) = draw_figures([find("worth")], "a", worth=table)["worth"].axes
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == [
         "better than baseline", "krom_hc", "mhc", "worse than baseline", "hc", "undecided", "v1",
     ]  # fmt: skip
+    row = dict(zip(ax.get_yticks(), labels, strict=True))
+    marks = {(row[y], x): line.get_marker() for line in ax.lines
+             for x, y in line.get_xydata() if y in row}  # fmt: skip
     costs = {("krom_hc", 1.3): "|", ("mhc", 1.5): "|", ("hc", 1.4): "|", ("v1", 1.2): "|"}
-    assert marks == costs | {
-        ("krom_hc", 1.65): ">", ("mhc", 1.1): "o", ("hc", 0.9): "o", ("v1", 1.3): "o",
-    }  # fmt: skip
+    multipliers = {("krom_hc", 1.65): ">", ("mhc", 1.1): "o", ("hc", 0.9): "o", ("v1", 1.3): "o"}
+    assert marks == costs | multipliers
+    ends = [path.vertices for bars in ax.collections for path in bars.get_paths()]
+    intervals = {(row[v[0, 1]], *v[:, 0]) for v in ends if np.isfinite(v).all()}
     assert intervals == {("hc", 0.85, 0.95), ("v1", 0.8, 1.6), ("mhc", 1.05, 1.15)}
-    colours = {ln.get_color() for ln in ax.lines if ln.get_marker() == ">" and len(ln.get_xdata())}
-    assert colours == {palette.colour_of("krom_hc")}
 
 
 def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():

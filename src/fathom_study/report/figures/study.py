@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ROUNDS = "bayes_accuracy_by_round"
 """Profile of belief propagation, the same for every run."""
 
-LINEAR = 10
-"""Effect, in its unit, up to which the axis is linear; beyond it, the axis is logarithmic."""
+LINEAR, WIDE = 10, 30
+"""Effects, in their unit: an axis that reaches WIDE is logarithmic beyond LINEAR."""
 
 
 @figure(points=2)
@@ -137,10 +137,10 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     """How does each single change affect the score? Differences at the same seeds.
 
     Only the depth that most variants have is drawn. A marker is the mean over seeds, a bar its 95 %
-    interval, in % of a loss or in percentage points of an accuracy. The axis is logarithmic beyond
-    10. Black: the effect is significant after the correction for all comparisons of the study.
-    Hollow: the two variants differ in several settings. Pairs whose scores differ only by rounding
-    are left out.
+    interval, in % of a loss or in percentage points of an accuracy. Beyond 10 a wide axis is
+    logarithmic. Black: the effect is significant after the correction for all comparisons of the
+    study. Hollow: the two variants differ in several settings. Pairs whose scores differ only by
+    rounding are left out.
     """
     own = effects[(effects["metric"] == "score") & (effects["verdict"] != ALIKE)]
     own = frames.at_common_depth(own)
@@ -164,7 +164,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     style.name(ax, "significant", marker="o", color="black", ms=8)
     style.name(ax, "not significant", marker="o", color=PALE, ms=8)
     style.name(ax, "several settings differ", marker="o", mfc="white", ms=8)
-    if np.abs(ax.dataLim.intervalx).max() > LINEAR:
+    if np.abs(ax.dataLim.intervalx).max() > WIDE:
         ax.set_xscale("symlog", linthresh=LINEAR)
         ax.xaxis.set_major_formatter("{x:g}")
     unit = own["unit"].iloc[0]
