@@ -266,6 +266,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     """
     if file.exists() and not file.is_file():  # opening a pipe would wait for a writer
         raise BundleError(f"{file}: is not a file")
+    staging.mkdir(parents=True, exist_ok=True)
     try:
         _decompress(file, tar := staging / "bundle.tar")
         cells = _extract(tar, staging)
