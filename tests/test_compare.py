@@ -22,13 +22,13 @@ def compare(monkeypatch, tmp_path):
     """Function that compares with options, on runs by hand: {variant: (spec, compute)}."""
     asked = []
 
-    def train(specs, results, compute, jobs):
+    def train(specs, folder_of, compute, jobs, logs):
         for spec in specs:
             asked.append((spec, compute))
             rows = metric_rows(LOSSES[spec.variant], grad_norm_stem=[0.5, 0.25, 0.125])
             rows[0] = {name: rows[0][name] for name in rows[1]}  # images have no trace of layers
             rows[-1]["test_accuracy"] = ACCURACY[spec.variant]
-            write_run(run_folder(results, spec.cell), spec, rows)
+            write_run(folder_of(spec.cell), spec, rows)
             yield spec, ""
 
     monkeypatch.setenv("FATHOM_MLX_COMPILE", "")
