@@ -52,7 +52,7 @@ class MachineCode(FunctionCache):
         self._function = function
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:  # noqa: ANN401
-        # Enough to run machine code. numba loads what compiling needs, ten times as much, later.
+        # Enough to run machine code. numba loads what compiling needs, five times as much, later.
         rtsys.initialize(target_context)
         with suppress(OSError):
             content = self._file(sig, target_context.codegen()).read_bytes()
