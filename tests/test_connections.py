@@ -244,7 +244,7 @@ WITHOUT_GRADIENT = {
     "mhc_gated_static": {"H_res", "gate"}
 }
 OF_ALL_LAYERS = {
-    "readout", "readout_phi", "readout_alpha", "stream_embedding", "stream_scales",
+    "readout", "readout_phi", "readout_alpha", "stream_embedding",
     "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
     "source_gain", "sum_gain",
     *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),

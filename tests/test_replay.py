@@ -369,7 +369,11 @@ def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monk
     assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
     carried.verdict(1, outcome="unavailable", why="torch has no device")
-    assert carried.statuses == [("stale", "unavailable")] * 2
+    assert carried.statuses == [("imported", "unavailable")] * 2
+    assert all(
+        reason.startswith("made by ") and reason.endswith("; not repeated here")
+        for reason in carried.table("cells")["reason"]
+    )
     carried.replay()
     # The others' verdicts rest on another run, then on one that is gone.
     carried.edit(carried.runs[0], lambda manifest: manifest.update(seconds=1.0))

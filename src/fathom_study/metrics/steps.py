@@ -288,7 +288,7 @@ MOST_SHARES = 8
 
 MEASURED_PARAMETERS = (
     "H_pre", "H_post", "H_res", "mixing", "readout", "gate", "phi_pre", "phi_post", "phi_res",
-    "b_pre", "b_post", "b_res", "alpha", "stream_embedding", "stream_scales", "readout_phi",
+    "b_pre", "b_post", "b_res", "alpha", "stream_embedding", "readout_phi",
     "readout_alpha", "gain", "gate_down", "gate_up", "router_gain", "router", "predict", "correct",
     "open_projections", "close_projections", "stream_scale", "stream_bias", "output_scale",
     "output_bias", "input_scale", "input_bias",

@@ -172,22 +172,21 @@ def _apply_replay(run: Run, replay: GroupReplay) -> Run:
     """The imported run of the present spec, judged by its replay or else by the code it names.
 
     Anybody can copy the hashes of today's code. So a run that names them is repeated like any
-    other, if its device is here.
+    other, if its device is here. A run that cannot be repeated here counts, and its reason says so:
+    no machine has every device.
     """
-    outcome = replay.outcome
+    outcome, made = replay.outcome, f"made by {run.manifest.made_by}"
     if run.counts and outcome in ("waits", "unavailable"):
         said = details = f"its manifest names today's code; {NOT_REPEATED}"
     elif outcome == "waits":
         said = details = f"waits for a replay (fathom replay); {run.reason}"
-    elif outcome == "agrees":
+    elif outcome != "differs":
         run = replace(run, status="imported")  # the replay has looked at the content of a stale run
-        made = f"made by {run.manifest.made_by}"
         said, details = f"{made}; {replay.statement}", f"{made}; {replay.explanation}"
     else:
-        status = "stale" if outcome == "differs" else run.status
         rest = f"; {run.reason}" if run.reason else ""
         said, details = f"{replay.statement}{rest}", f"{replay.explanation}{rest}"
-        run = replace(run, status=status)
+        run = replace(run, status="stale")
     return replace(run, replay=outcome, reason=one_line(said), details=one_line(details))
 
 

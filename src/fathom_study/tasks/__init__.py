@@ -234,10 +234,6 @@ class Task(ABC):
         """
         return ""
 
-    def alphabet(self, model: Any) -> str | None:  # noqa: ANN401, its own Model
-        """The character of every class, in order; None if classes are not characters."""
-        return None
-
     def network(self, model: Any, depth: int, recipe: Recipe, scheme: Scheme) -> Network:  # noqa: ANN401, its own Model
         """The network of these sizes, with its connection."""
         return self.Network(model, depth, recipe, scheme)

@@ -266,9 +266,6 @@ class Text(Task):
             return ""
         return f"model.corpus: {model.corpus} is no folder"
 
-    def alphabet(self, model: Model) -> str:
-        return corpus_of(model).characters
-
     def batch(self, spec: Spec, step: int) -> Batch:
         """Windows at random places of the training text."""
         text, length = corpus_of(spec.model).training, spec.model.length
