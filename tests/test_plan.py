@@ -1,7 +1,5 @@
 """Plans of the workflow, without Snakemake: cells, and files of runs, data sets and figures."""
 
-import base64
-import gzip
 import json
 import re
 import shutil
@@ -15,7 +13,7 @@ from fathom_study import datasets
 from fathom_study.analysis.platforms import Platform
 from fathom_study.config import Cell, ConfigError, check_config
 from fathom_study.config.entries import RESERVED_NAMES
-from fathom_study.config.snakemake_start import Start, check_start, is_resolved, packed
+from fathom_study.config.snakemake_start import Start, check_start, is_resolved, write_resolved
 from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files
 from fathom_study.report.reports import check_folder, kept_tables, why_left_out
 from fathom_study.runs.validate import why_again
@@ -198,21 +196,23 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
     module = started(modifier=SimpleNamespace(skip_configfile=True), configfiles=[])
     module.check_files(Path("/p"))
     assert module.options(config) == ["--config", "r/config.json"]
-    assert json.loads(gzip.decompress(base64.b64decode(packed(config)))) == config.resolved()
+    assert json.loads(Path(write_resolved(config)).read_text()) == config.resolved()
 
 
-def test_is_resolved_compares_the_content_of_the_config_file(tmp_path):
+def test_is_resolved_compares_the_content_of_the_config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     config = config_with(str(tmp_path))
     assert not is_resolved(config)
-    (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(config))))
+    shutil.copy(write_resolved(config), tmp_path / "config.json")
     assert is_resolved(config)
     assert not is_resolved(config.model_copy(update={"train": False}))
 
 
-def test_reports_of_other_studies_are_not_replaced(tmp_path):
+def test_reports_of_other_studies_are_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     one, two, other = (config_with(str(tmp_path), studies=s) for s in (("a",), ("a", "b"), ("c",)))
     check_folder(one)  # there is nothing yet
-    (tmp_path / "config.json").write_bytes(gzip.decompress(base64.b64decode(packed(one))))
+    shutil.copy(write_resolved(one), tmp_path / "config.json")
     check_folder(two)  # it was edited
     with pytest.raises(ConfigError, match=r"other studies \(a\)"):
         check_folder(other)

@@ -6,7 +6,7 @@ import shlex
 from fathom_study import datasets
 from fathom_study.analysis.platforms import Platform
 from fathom_study.config import BACKENDS, installed_backends
-from fathom_study.config.snakemake_start import is_resolved, packed, shell_prefix
+from fathom_study.config.snakemake_start import is_resolved, shell_prefix, write_resolved
 from fathom_study.report import reports
 from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of
 from fathom_study.report.figures import OF_A_CELL, figures_of, find

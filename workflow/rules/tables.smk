@@ -29,9 +29,9 @@ rule resolve:
     conda:
         "../../envs/report.yaml"
     params:
-        config=packed(CONFIG),
+        config=or_exit(write_resolved, CONFIG),
     shell:
-        "{{ echo {params.config:q} | base64 -d | gzip -d > {output.config:q}.new"
+        "{{ cp {params.config:q} {output.config:q}.new"
         " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
 
 

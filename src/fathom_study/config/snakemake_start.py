@@ -7,8 +7,7 @@ project before the config, and reports each error of the config in many lines.
 from __future__ import annotations
 
 import argparse
-import base64
-import gzip
+import hashlib
 import itertools
 import json
 import shlex
@@ -21,6 +20,7 @@ from fathom.settings import ConfigError
 from fathom.system.errors import UserError, fail, of_system
 from fathom_study.config.config import Compute, Config
 from fathom_study.config.load import check_config, load_config, read_yaml
+from fathom_study.system.files import write_text
 
 
 def check_start() -> None:
@@ -133,13 +133,15 @@ def is_resolved(config: Config) -> bool:
     return file.is_file() and file.read_bytes() == resolved_text(config).encode()
 
 
-def packed(config: Config) -> str:
-    """`resolved_text`, compressed, in base64.
-
-    Snakemake writes a command above 64 KB into a file, whose path it does not quote.
-    """
-    compressed = gzip.compress(resolved_text(config).encode(), mtime=0)
-    return base64.b64encode(compressed).decode()
+def write_resolved(config: Config) -> str:
+    """Path of a file with `resolved_text`, named after its hash, for the job that copies it."""
+    text = resolved_text(config)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    file = Path(".snakemake/fathom", f"config-{name}.json")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    return str(file)
 
 
 KILLED = (
