@@ -138,7 +138,9 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
             )  # fmt: skip
         if arrows:
             looks |= {"mfc": "white", "mew": 2, "label": None}
-            style.name(ax, "bound: outside the ladder", marker="o", mfc="white", mew=2, ms=8)
+            style.legend_entry(
+                ax, "bound: outside the ladder", marker="o", mfc="white", mew=2, ms=8
+            )
         style.interval(ax, x, row[ends[0]], row[ends[1]], colour_of(row["design"]))
         ax.plot(x, y, ls="", **looks)
     ax.set_xticks(range(len(places)), [f"{c:g} × {layers:g}" for c, layers in places], rotation=90)

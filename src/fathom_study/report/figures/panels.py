@@ -216,7 +216,7 @@ def points(values: Values, title: str) -> Figure:
             ax.plot(row["mean"], y, "|", ms=14, mew=3, color=colour)
     for i, (label, value) in enumerate(values.levels.items()):
         style.level(ax, label, value, i, "x")
-    style.name(ax, "mean over seeds", marker="|", ms=14, mew=3)
+    style.legend_entry(ax, "mean over seeds", marker="|", ms=14, mew=3)
     style.value_axis(ax, "x", log=values.log)
     ax.set_xlabel(" ".join(values.label.split()))
     ax.set_title(style.count_layers(values.means["depth"].iloc[0]))

@@ -123,7 +123,7 @@ def stability(stability: pd.DataFrame, title: str) -> Figure:
         style.interval(ax, y, low, max(low, row["largest_high"]), colour, "x")
         for (label, marker), rate in marks.items():
             ax.plot(rate, y, marker, color=colour, ms=10)
-            style.name(ax, label, marker=marker, ms=9)
+            style.legend_entry(ax, label, marker=marker, ms=9)
     ax.set_xticks(rates[::2], [f"{rate:g}" for rate in rates[::2]])
     ax.xaxis.minorticks_off()
     ax.set_xlim(rates[0] / 1.4, rates[-1] * 1.4)
@@ -161,9 +161,9 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
         style.interval(ax, y, row["low"], row["high"], colour, "x")
         several = "," in str(row["differs_in"])
         ax.plot(row["effect"], y, "o", ms=8, color=colour, mfc="white" if several else None)
-    style.name(ax, "significant", marker="o", color="black", ms=8)
-    style.name(ax, "not significant", marker="o", color=PALE, ms=8)
-    style.name(ax, "several settings differ", marker="o", mfc="white", ms=8)
+    style.legend_entry(ax, "significant", marker="o", color="black", ms=8)
+    style.legend_entry(ax, "not significant", marker="o", color=PALE, ms=8)
+    style.legend_entry(ax, "several settings differ", marker="o", mfc="white", ms=8)
     if np.abs(ax.dataLim.intervalx).max() > WIDE:
         ax.set_xscale("symlog", linthresh=LINEAR)
         ax.xaxis.set_major_formatter("{x:g}")

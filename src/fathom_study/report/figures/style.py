@@ -166,7 +166,7 @@ OUTSIDE = {"below": "<", "beyond": ">", "both": "D"}
 """Markers of values that are bounds, by answer."""
 
 
-def name(ax: Axes, label: str, **looks: Any) -> None:  # noqa: ANN401, as Line2D takes them
+def legend_entry(ax: Axes, label: str, **looks: Any) -> None:  # noqa: ANN401, as Line2D takes them
     """An entry of the legend alone."""
     ax.plot([], [], label=label, **{"color": GREY, "ls": "", **looks})
 
@@ -194,21 +194,23 @@ def interval(
 
 
 def cross(
-    ax: Axes, at: float, colour: str, label: str = "a run diverged", value: float = math.nan,
+    ax: Axes,
+    at: float,
+    colour: str,
+    label: str = "a run diverged",
+    value: float = math.nan,
     axis: Literal["x", "y"] = "x",
-) -> None:  # fmt: skip
+) -> None:
     """A cross of a run that diverged, at a value or else outside the panel, past all values.
 
     `at`: its place on `axis`.
     """
-    outside: dict[str, Any] = {}
+    looks: dict[str, Any] = {"color": colour, **CROSS}
     if math.isnan(value):
-        value, outside = (
-            1.04,
-            {"transform": getattr(ax, f"get_{axis}axis_transform")(), "clip_on": False},
-        )
-    ax.plot(*((at, value) if axis == "x" else (value, at)), color=colour, **outside, **CROSS)
-    name(ax, label, **CROSS)
+        transform = ax.get_xaxis_transform() if axis == "x" else ax.get_yaxis_transform()
+        value, looks = 1.04, {**looks, "transform": transform, "clip_on": False}
+    ax.plot(*((at, value) if axis == "x" else (value, at)), **looks)
+    legend_entry(ax, label, **CROSS)
 
 
 def level(ax: Axes, label: str, value: float, position: int = 0, axis: str = "y") -> None:

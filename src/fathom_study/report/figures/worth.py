@@ -103,10 +103,10 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     same_rate = " at the same rate" if own["against"].nunique() > 1 else ""
     ax.set_title(style.count_layers(own["depth"].iloc[0]))
     ax.set_xlabel(f"× {against}{same_rate}")
-    style.name(ax, "step multiplier", marker="o", ms=8)
+    style.legend_entry(ax, "step multiplier", marker="o", ms=8)
     if own["cost"].notna().any():
         width = own["width"].dropna().iloc[0]
-        style.name(ax, f"time of a step, {width:g} channels", marker="|", ms=14, mew=3)
+        style.legend_entry(ax, f"time of a step, {width:g} channels", marker="|", ms=14, mew=3)
         ax.set_xlabel(f"× {against}{same_rate}\n(it pays if its dot is right of its bar)")
     else:
         title += "\nno time of a step was measured here"
@@ -120,4 +120,4 @@ def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
     style.interval(ax, y, row["low"], row["high"], colour, "x")
     ax.plot(row["multiplier"], y, marker, ms=8, color=colour)
     if marker in style.OUTSIDE.values():
-        style.name(ax, "bound: outside the ladder", marker=marker, ms=8)
+        style.legend_entry(ax, "bound: outside the ladder", marker=marker, ms=8)
