@@ -10,7 +10,14 @@ from fathom_study.config.snakemake_start import is_resolved, shell_prefix, write
 from fathom_study.report import reports
 from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of
 from fathom_study.report.figures import OF_A_CELL, figures_of, find
-from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files, files_of_runs, measured
+from fathom_study.report.plan import (
+    DATA_READY,
+    STARTED,
+    Plan,
+    figure_files,
+    files_of_runs,
+    measured,
+)
 from fathom_study.report.snakemake_console import Console, install, log_group_errors
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash

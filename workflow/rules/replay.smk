@@ -23,9 +23,7 @@ checkpoint replay_runs:
         gpu=CONFIG.compute.gpu,
     params:
         is_installed=lambda w: w.backend in INSTALLED,
-        code_hash=hash_for(
-            code_hash, "fathom_study.runs.replay:compare_rows", "fathom_study.runs.verdict:STEPS"
-        ),
+        code_hash=hash_for(code_hash, "fathom_study.runs.replay", "fathom_study.runs.verdict"),
     shell:
         "fathom replay {wildcards.backend:q} --study {wildcards.study:q} --config {input.config:q}"
         ' --compute "$FATHOM_COMPUTE" > {log:q} 2>&1'

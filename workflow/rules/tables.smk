@@ -57,7 +57,9 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         imported=PLAN.imported_key,  # in place of their files, for the same reason
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.analysis.run_tables", "fathom_study.analysis.derived"),
+        code_hash=hash_for(
+            PLAN.code_hash, "fathom_study.analysis.run_tables", "fathom_study.analysis.derived"
+        ),
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 

@@ -155,14 +155,6 @@ class Trained:
         return self.infer(lambda params, _: function(params), {}).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Points [N, 2] that a network generates, and points [M, 2] of the true density, M ≥ N."""
-
-    generated: np.ndarray
-    true: np.ndarray
-
-
 # --- presentation -------------------------------------------------------------------------------
 
 
@@ -269,13 +261,6 @@ class Task(ABC):
     def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
         """Small arrays to record in every step, by the name of their metric; none by default."""
         return {}
-
-    def samples(self, trained: Trained) -> Samples | None:
-        """Points that a network generates after training, for a figure.
-
-        None for a network that does not generate points.
-        """
-        return None
 
 
 @cache

@@ -24,7 +24,7 @@ from fathom_study.models.mlp import POINT, VelocityMLP
 from fathom_study.models.network import Output
 from fathom_study.models.recipes import Recipe
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Samples, Table, Task, Trained
+from fathom_study.tasks import Presentation, Table, Task, Trained
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x666C6F77
@@ -39,9 +39,6 @@ STARTS = 512
 
 REFERENCE = 1024
 """Points of the density in that distance; a few more if the centres do not divide it."""
-
-PICTURED = 1024
-"""Points that a figure shows."""
 
 EULER_STEPS = (1, 2, 5, 10, 20, 50, 100)
 
@@ -381,11 +378,6 @@ class Flow(Task):
         """The loss of zero velocity: E|x_1|² + E|x_0|²."""
         return 2.0 * POINT
 
-    def samples(self, trained: Trained) -> Samples:
-        """Evenly spread noise, moved by the network, and evenly spread points of the density."""
-        points = integrate(learned_field(trained), start_points(PICTURED), USUAL_STEPS)
-        return Samples(points, density_of(trained.problem.spec.model.density).spread(PICTURED))
-
 
 SCORE = Score(
     metric="excess_loss",
@@ -404,7 +396,7 @@ PRESENTATION = Presentation(
             "Samples",
             ("energy_distance",),
             note="The exact velocity has a positive energy distance too, from Euler steps and "
-            "finitely many points: dotted in the figure.",
+            "finitely many points.",
         ),
     ),
     figures=("loss", "score", "distance_by_steps"),
