@@ -145,7 +145,8 @@ verify: $(STAMP) ## check every result against what it was made from
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
 #
 # Until the hashes are recorded, the former result is in ASIDE: if `make reference` was killed or failed,
-# the next start puts it back. RENDERING holds the process id of a make that is still at it.
+# the next start puts it back. RENDERING holds the process id of a make that is still at it. config.json is
+# copied: replays that are older than it would be done again.
 ASIDE := results/.reference
 RENDERING := $(ASIDE).pid
 IS_RENDERED := kill -0 $$(cat $(RENDERING) 2>/dev/null || echo none) 2>/dev/null
@@ -156,11 +157,13 @@ endef
 reference: $(STAMP) ## render results/reference from its bundles alone
 	@! $(IS_RENDERED) || { echo "another make renders results/reference"; exit 1; }
 	@$(PUT_BACK)
+	@mkdir -p $(ASIDE); echo $$PPID > $(RENDERING)
+	@[ ! -e results/reference/config.json ] || { \
+	  cp -p results/reference/config.json $(ASIDE).config && mv $(ASIDE).config $(ASIDE)/config.json; }
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
-	@mkdir -p $(ASIDE); echo $$PPID > $(RENDERING)
-	@cd results/reference && for part in figures studies tables config.json SHA256SUMS *.md; do \
+	@cd results/reference && for part in figures studies tables SHA256SUMS *.md; do \
 	  [ ! -e $$part ] || mv $$part ../.reference/ || exit 1; done
 	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
 	$(BIN)/python benchmarks/record.py results/reference
