@@ -47,7 +47,7 @@ def test_times_of_commands_equal_the_measured_times() -> None:
         text = (PROJECT / name).read_text(encoding="utf-8")
         assert f" {seconds['make all'] / 60:.0f} minutes on two cores" in text, name
     quick = seconds["fathom judge my_connection.py:TwoStreams --quick"]
-    assert f"`--quick` in {quick / 60:.0f} minutes" in README
+    assert f"`--quick` takes {quick / 60:.0f} minutes" in README
 
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="the example is of PyTorch")
