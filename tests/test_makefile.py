@@ -11,6 +11,13 @@ from grid_helpers import PROJECT
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 
 
+@pytest.fixture(autouse=True)
+def _outside_of_make(monkeypatch):
+    """`make test` hands its options to every make below it."""
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def make(tmp_path):
     """Function that runs make in a folder with the Makefile and its inputs; returns its output."""
