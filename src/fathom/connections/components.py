@@ -293,15 +293,15 @@ class FromStreams(Settings):
     ) -> dict[str, Parameter]:
         """Parameters for parts with logits of the given shapes, stacked over layers."""
         L = context.layers
-        found = {
+        parameters = {
             f"connection.phi_{part}": self.phi_of((L,), shape, S, context)
             for part, shape in shapes.items()
         }
         if self.alpha is not None:
             alpha = Constant(self.alpha)
             count = 1 if self.one_alpha else len(shapes)
-            found["connection.alpha"] = Parameter((L, count), alpha)
-        return found
+            parameters["connection.alpha"] = Parameter((L, count), alpha)
+        return parameters
 
     def phi_of(
         self, stacked: tuple[int, ...], shape: tuple[int, ...], S: int, context: ConnectionContext
@@ -339,8 +339,8 @@ class Dynamic(FromStreams):
 
     def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
         N, S, C = x.shape
-        found, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N, S * C)), phi)
-        return found, ops.reshape(again, x.shape)
+        product, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N, S * C)), phi)
+        return product, ops.reshape(again, x.shape)
 
 
 class DynamicPerStream(FromStreams):
@@ -359,8 +359,8 @@ class DynamicPerStream(FromStreams):
 
     def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
         N, S, C = x.shape
-        found, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N * S, C)), phi)
-        by_stream = ops.reshape(ops.tanh(found), (N, S, phi.shape[0]))
+        product, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N * S, C)), phi)
+        by_stream = ops.reshape(ops.tanh(product), (N, S, phi.shape[0]))
         return ops.transpose(by_stream, (0, 2, 1)), ops.reshape(again, x.shape)
 
 
@@ -418,12 +418,12 @@ class Readout(Close):
     def parameters(self, S: int, context: ConnectionContext) -> dict[str, Parameter]:
         """Learned logits; or b, φ and α of computed logits."""
         shape, computed = self.map.shape(S), self.coefficients
-        found = {"connection.readout": Parameter(shape, self.map.start.distribution(S))}
+        parameters = {"connection.readout": Parameter(shape, self.map.start.distribution(S))}
         if isinstance(computed, FromStreams):
-            found["connection.readout_phi"] = computed.phi_of((), shape, S, context)
+            parameters["connection.readout_phi"] = computed.phi_of((), shape, S, context)
             if computed.alpha is not None:
-                found["connection.readout_alpha"] = Parameter((1,), Constant(computed.alpha))
-        return found
+                parameters["connection.readout_alpha"] = Parameter((1,), Constant(computed.alpha))
+        return parameters
 
     def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
         if isinstance(self.coefficients, FromStreams):

@@ -52,8 +52,8 @@ class ConnectionContext:
     def by_set(self, ops: Ops, streams: Array) -> Array:
         """Streams [S, …, C] → [N, S, M]: M covers the axes that share a set of coefficients."""
         S, *shape = streams.shape
-        found = ops.reshape(streams, (S, self.sets(shape), self.set_size(shape)))
-        return ops.transpose(found, (1, 0, 2))
+        grouped = ops.reshape(streams, (S, self.sets(shape), self.set_size(shape)))
+        return ops.transpose(grouped, (1, 0, 2))
 
 
 class Apart(NamedTuple):

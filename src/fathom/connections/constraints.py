@@ -134,8 +134,8 @@ class KernelSinkhorn(OfLogits):
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         sides = alternating_sides(self.iterations, "columns")[1:]
-        found = normalize(ops, logits, Passes(sides, 0.0, self.eps, Softmax(self.eps)))
-        return ops.transpose(found, (0, 2, 1))
+        transposed = normalize(ops, logits, Passes(sides, 0.0, self.eps, Softmax(self.eps)))
+        return ops.transpose(transposed, (0, 2, 1))
 
 
 def normalize(ops: Ops, Z: Array, passes: Passes) -> Array:
@@ -237,14 +237,15 @@ class Kronecker(MixingMatrix):
         N, K, _ = logits.shape
         flip = ops.constant(np.array([[1, 0, 0, 1], [0, 1, 1, 0]], dtype=np.float64))
         factors = ops.reshape(ops.tensordot(ops.softmax(logits), flip), (N, K, 2, 2))
-        found = ops.constant(np.ones((1, 1, 1)))
+        product = ops.constant(np.ones((1, 1, 1)))
         for k in range(K):
             n = 2**k
             outer = (
-                ops.reshape(found, (found.shape[0], n, 1, n, 1)) * factors[:, k, None, :, None, :]
+                ops.reshape(product, (product.shape[0], n, 1, n, 1))
+                * factors[:, k, None, :, None, :]
             )
-            found = ops.reshape(outer, (N, 2 * n, 2 * n))
-        return found if K else ops.broadcast(found, (N, 1, 1))
+            product = ops.reshape(outer, (N, 2 * n, 2 * n))
+        return product if K else ops.broadcast(product, (N, 1, 1))
 
     def refusal(self, S: int) -> str | None:
         if S & (S - 1) == 0:

@@ -143,19 +143,19 @@ class DynamicDense(DenseConnection):
         return 4 if self.settings.apart and i < self.blocks else 1
 
     def parameters(self) -> dict[str, Parameter]:
-        s, C, found = self.settings, self.context.width, {}
+        s, C, parameters = self.settings, self.context.width, {}
         for i in range(1, self.blocks + 1):
             shape = (self.reads(i), i + 1)
             count = math.prod(shape)
             rows = count * (s.expand_last if i == self.blocks else 1)
             rows = (rows // s.multiple + 1) * s.multiple
             start = Normal(1 / math.sqrt(C))
-            found |= {
+            parameters |= {
                 f"connection.weights_{i}": Parameter(shape, OneStream(1.0, 0.0, i)),
                 f"connection.hidden_{i}": Parameter((rows, C), start, is_matrix=True),
                 f"connection.dynamic_{i}": Parameter((count, rows), Constant(0.0), is_matrix=True),
             }
-        return found
+        return parameters
 
     def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
         last, shape, ways = state.outputs[-1], state.x.shape, self.reads(i)
@@ -165,8 +165,8 @@ class DynamicDense(DenseConnection):
         )
         x = ops.reshape(last, (N, C))
         normed = x / root_mean_square(ops, x, self.settings.eps)
-        found = ops.linear(ops.gelu(ops.linear(normed, hidden)), dynamic)
-        weights = ops.reshape(found, (N, ways, i + 1)) + weights
+        per_token = ops.linear(ops.gelu(ops.linear(normed, hidden)), dynamic)
+        weights = ops.reshape(per_token, (N, ways, i + 1)) + weights
         stacked = ops.reshape(ops.stack(state.outputs), (i + 1, N, C))
         sums = ops.matmul(weights, ops.transpose(stacked, (1, 0, 2)))
         *own, x = (ops.reshape(y, shape) for y in ops.unstack(ops.transpose(sums, (1, 0, 2))))

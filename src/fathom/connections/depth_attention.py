@@ -123,12 +123,12 @@ class DepthAttentionConnection(Connection):
     @cached_property
     def rows(self) -> list[range]:
         """Parameter rows of each function's reads, and last of the output's read."""
-        L, found, first = self.context.layers, [], 0
+        L, ranges, first = self.context.layers, [], 0
         counts = [0, *(3 if self.reads_apart(k) else 1 for k in range(1, L))]
         for count in [*counts, 0 if self.settings.stream else 1]:
-            found.append(range(first, first + count))
+            ranges.append(range(first, first + count))
             first += count
-        return found
+        return ranges
 
     @cached_property
     def group(self) -> int:
@@ -148,14 +148,14 @@ class DepthAttentionConnection(Connection):
 
     def parameters(self) -> dict[str, Parameter]:
         s, shape = self.settings, (self.rows[-1].stop, self.context.width)
-        found = {}
+        parameters = {}
         if shape[0]:
-            found["connection.query"] = Parameter(shape, Constant(0.0))
+            parameters["connection.query"] = Parameter(shape, Constant(0.0))
             if s.gain:
-                found["connection.key_gain"] = Parameter(shape, Constant(1.0))
+                parameters["connection.key_gain"] = Parameter(shape, Constant(1.0))
         if s.gate is not None:
-            found["connection.gate"] = Parameter((self.context.layers,), Constant(s.gate))
-        return found
+            parameters["connection.gate"] = Parameter((self.context.layers,), Constant(s.gate))
+        return parameters
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
@@ -249,7 +249,7 @@ class DepthAttentionConnection(Connection):
         if state.open is None:
             return list(own), state._replace(ahead=rest)
         queries = state.queries[rows.start : rows.stop]
-        found, _, opened = ops.custom_vjp(
+        merged, _, opened = ops.custom_vjp(
             self.softmax,
             queries,
             state.open,
@@ -257,4 +257,4 @@ class DepthAttentionConnection(Connection):
             ops.stack(own),
             ops.stack(own_sums),
         )
-        return list(ops.unstack(found)), state._replace(ahead=rest, open=opened)
+        return list(ops.unstack(merged)), state._replace(ahead=rest, open=opened)

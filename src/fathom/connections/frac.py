@@ -96,14 +96,14 @@ class FracConnection(Connection):
     def parameters(self) -> dict[str, Parameter]:
         m, computed = self.settings.fractions, self.settings.coefficients
         identity = MatrixStart(diagonal=1.0).distribution(m)
-        prefix, found = "H", {}
+        prefix, parameters = "H", {}
         if isinstance(computed, FromStreams):
-            found, prefix = computed.parameters(self.shapes(), m, self.of_a_part()), "b"
+            parameters, prefix = computed.parameters(self.shapes(), m, self.of_a_part()), "b"
         starts = {"pre": identity, "res": identity, "post": Constant(1.0)}
         for part, shape in self.shapes().items():
             start = Parameter((self.context.layers, *shape), starts[part])
-            found[f"connection.{prefix}_{part}"] = start
-        return found
+            parameters[f"connection.{prefix}_{part}"] = start
+        return parameters
 
     def per_layer(self, ops: Ops, params: dict[str, Array]) -> tuple[Coefficients, ...]:
         """The parameters of each layer."""

@@ -194,18 +194,18 @@ def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a functi
             f"{file} imports {', '.join(beside)} from a file beside it, whose changes no run would "
             "record; copy it into this file"
         )
-    if not callable(found := vars(loaded).get(name)):
+    if not callable(member := vars(loaded).get(name)):
         own = [n for n, value in vars(loaded).items() if callable(value)]
         raise ConfigError(f"{file} has no class or function {name}{did_you_mean(name, own)}")
-    return found
+    return member
 
 
 def _is_beside(name: str, file: str) -> bool:
     """Whether an imported module's own file is in the folder of `file`, and not installed there."""
-    found = getattr(sys.modules[name], "__file__", None)
-    if not found or name.partition(".")[0] == "fathom":
+    own_file = getattr(sys.modules[name], "__file__", None)
+    if not own_file or name.partition(".")[0] == "fathom":
         return False
-    path, installed = Path(found).resolve(), (sys.prefix, sys.base_prefix)
+    path, installed = Path(own_file).resolve(), (sys.prefix, sys.base_prefix)
     if "site-packages" in path.parts or any(path.is_relative_to(prefix) for prefix in installed):
         return False
     return path.is_relative_to(_place(file).resolve().parent)
@@ -469,23 +469,23 @@ class ModuleConnection(Connection):
         """From the module's method `trace`, if it has one: `H_res` [L, S, S], `streams` [S, …]."""
         if not has_verbs(state.module) or not hasattr(state.module, "trace"):
             return None
-        found = state.module.trace(state.state)
-        if not (isinstance(found, Mapping) and {"H_res", "streams"} <= found.keys()):
+        trace = state.module.trace(state.state)
+        if not (isinstance(trace, Mapping) and {"H_res", "streams"} <= trace.keys()):
             raise ConfigError(
                 f"{self.settings.module}: trace: must return a dict of H_res and streams"
             )
-        shape, layers = list(found["H_res"].shape), self.context.layers
+        shape, layers = list(trace["H_res"].shape), self.context.layers
         if len(shape) != 3 or shape[0] != layers or shape[1] != shape[2]:
             raise ConfigError(
                 f"{self.settings.module}: trace: H_res must be [{layers}, S, S], the mean over "
                 f"positions, but is {shape}"
             )
-        if (streams := list(found["streams"].shape))[:1] != shape[1:2]:
+        if (streams := list(trace["streams"].shape))[:1] != shape[1:2]:
             raise ConfigError(
                 f"{self.settings.module}: trace: streams must be [{shape[1]}, …], but is {streams}"
             )
         absent = dict.fromkeys(("H_res_of_one", "weights", "base", "gates", "embedding"))
-        return MixingTrace(H_res=found["H_res"], streams=found["streams"], **absent)
+        return MixingTrace(H_res=trace["H_res"], streams=trace["streams"], **absent)
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from fathom.settings import Registry, join_values
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Ops
 
-Found = dict[str, "Array"]
+Params = dict[str, "Array"]
 
 
-def _as_they_are(ops: Ops, found: Found) -> Found:
-    return found
+def _as_they_are(ops: Ops, params: Params) -> Params:
+    return params
 
 
 def _stacked(ops: Ops, rows: Sequence[Array]) -> Array:
@@ -46,32 +46,32 @@ class Names(NamedTuple):
     """Number of first functions without parameters; a release may have some without effect."""
     together: Callable[[Ops, Sequence[Array]], Array] = _stacked
     """Combines the arrays of all layers into one."""
-    made: Callable[[Ops, Found], Found] = _as_they_are
+    made: Callable[[Ops, Params], Params] = _as_they_are
     """Converts the arrays found under these names to our parameters."""
     in_files: Mapping[str, str | Callable[[re.Match[str]], str]] = {}
     """Substitutions, by pattern, from names in the release's own files to these names."""
 
 
-def _split_maps(ops: Ops, found: Found) -> Found:
+def _split_maps(ops: Ops, params: Params) -> Params:
     """Split fn, base and scale of all layers into φ, b and α of pre, post and H_res."""
-    fn, base = found.pop("fn"), found.pop("base")
-    L, alpha = fn.shape[0], found.pop("scale")
+    fn, base = params.pop("fn"), params.pop("base")
+    L, alpha = fn.shape[0], params.pop("scale")
     parts = ("pre", "post", "res")[: alpha.shape[1]]
     # S² + 2 S rows with H_res, 2 S without.
     S = math.isqrt(fn.shape[1] + 1) - 1 if "res" in parts else fn.shape[1] // 2
     ends = {"pre": (0, S), "post": (S, 2 * S), "res": (2 * S, 2 * S + S * S)}
     for part in parts:
         first, end = ends[part]
-        found[f"phi_{part}"] = fn[:, first:end]
-        found[f"b_{part}"] = base[:, first:end]
+        params[f"phi_{part}"] = fn[:, first:end]
+        params[f"b_{part}"] = base[:, first:end]
     if "res" in parts:
-        found["b_res"] = ops.reshape(found["b_res"], (L, S, S))
-    return {**found, "alpha": alpha}
+        params["b_res"] = ops.reshape(params["b_res"], (L, S, S))
+    return {**params, "alpha": alpha}
 
 
-def _flat_gains(ops: Ops, found: Found) -> Found:
+def _flat_gains(ops: Ops, params: Params) -> Params:
     """Flatten scalars that a release stores as arrays with one entry."""
-    return {name: ops.reshape(value, (value.shape[0],)) for name, value in found.items()}
+    return {name: ops.reshape(value, (value.shape[0],)) for name, value in params.items()}
 
 
 _DEEPSEEK = {
@@ -227,7 +227,7 @@ EXTRA = re.compile(r"(?:.*\.)?(?:mtp(?:_layers)?\.|layers\.\d+\.(?=(?:shared_hea
 
 def of_release(
     ops: Ops, scheme: str, weights: Mapping[str, Array], layers: int, prefix: str | None = None
-) -> Found:
+) -> Params:
     """A scheme's parameters, by our names, from a release's state dict.
 
     `layers`: number of wrapped functions. `prefix`: prefix of the names, such as `model.`; None:
@@ -259,14 +259,14 @@ def of_release(
             raise ValueError(f"the weights lack {prefix}{name}")
         return weights[f"{prefix}{name}"]
 
-    found = {}
+    params = {}
     for name, templates in names.layers.items():
         keys = [t.format(i) for i in range(blocks) for t in templates][names.unread :]
         keys += [names.last[name]] if name in names.last else []
-        found[name] = names.together(ops, [*map(taken, keys)])
+        params[name] = names.together(ops, [*map(taken, keys)])
     for name, key in names.once.items():
-        found[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
-    return names.made(ops, found)
+        params[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
+    return names.made(ops, params)
 
 
 def _renamed(key: str, names: Names) -> str:
@@ -278,8 +278,10 @@ def _renamed(key: str, names: Names) -> str:
 
 def _prefix_of(name: str, weights: Mapping[str, Array]) -> str:
     """Prefix of the name in the only key that ends with it. Raises ValueError."""
-    found = [key.removesuffix(name) for key in weights if key == name or key.endswith(f".{name}")]
-    if len(found) != 1:
-        several = f"several {name}; name one of the prefixes {join_values(map(repr, found))}"
-        raise ValueError(f"the weights have {several if found else f'no {name}'}")
-    return found[0]
+    prefixes = [
+        key.removesuffix(name) for key in weights if key == name or key.endswith(f".{name}")
+    ]
+    if len(prefixes) != 1:
+        several = f"several {name}; name one of the prefixes {join_values(map(repr, prefixes))}"
+        raise ValueError(f"the weights have {several if prefixes else f'no {name}'}")
+    return prefixes[0]

@@ -185,15 +185,15 @@ class LaurelScale(Scale):
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
         L, C = context.layers, context.width
-        found = {}
+        parameters = {}
         if self.weights:
-            found["connection.weights"] = Parameter((L, 2), Constant(0.0))
+            parameters["connection.weights"] = Parameter((L, 2), Constant(0.0))
         if self.rank:
             r = max(1, round(self.rank * C))
             down = CyclicRows(1 / math.sqrt(r * C))
-            found["connection.down"] = Parameter((L, r, C), down, is_matrix=True)
-            found["connection.up"] = Parameter((L, C, r), Constant(0.0), is_matrix=True)
-        return found
+            parameters["connection.down"] = Parameter((L, r, C), down, is_matrix=True)
+            parameters["connection.up"] = Parameter((L, C, r), Constant(0.0), is_matrix=True)
+        return parameters
 
     def per_layer(
         self, ops: Ops, params: dict[str, Array], context: ConnectionContext

@@ -336,11 +336,11 @@ def name_behind(value: str | Mapping[str, Any], names: Mapping[str, Any]) -> str
 
 def settings_of(scheme: Scheme) -> list[Settings]:
     """The scheme and every component in it: a run depends on their code."""
-    found: list[Settings] = []
+    components: list[Settings] = []
     pending: list[Any] = [scheme]
     while pending:
         value = pending.pop()
         if isinstance(value, Settings):
-            found.append(value)
+            components.append(value)
             pending += [getattr(value, name) for name in type(value).model_fields]
-    return found
+    return components

@@ -108,10 +108,10 @@ class Streams(Settings):
         """Raises ValueError for settings that need dynamic coefficients."""
         if isinstance(self.coefficients, FromStreams):
             return self
-        found = {"read": self.read, "close": self.close.kind}
+        values = {"read": self.read, "close": self.close.kind}
         if isinstance(self.close, Readout) and isinstance(self.close.coefficients, FromStreams):
-            found["close.coefficients"] = self.close.coefficients.kind
-        for key, value in found.items():
+            values["close.coefficients"] = self.close.coefficients.kind
+        for key, value in values.items():
             if key == "close.coefficients" or value in ("late", "last_pre"):
                 raise ValueError(
                     f"{key}: {value} needs weights that depend on the streams; use coefficients: "
@@ -135,8 +135,8 @@ class StreamConnection(Connection):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of one layer's logits, by part; parts without logits are left out."""
         s, S = self.settings, self.settings.streams
-        found = {"pre": s.pre.shape(S), "post": s.post.shape(S), "res": s.H_res.shape(S)}
-        return {part: shape for part, shape in found.items() if shape}
+        shapes = {"pre": s.pre.shape(S), "post": s.post.shape(S), "res": s.H_res.shape(S)}
+        return {part: shape for part, shape in shapes.items() if shape}
 
     def sizes(self) -> dict[str, int]:
         """Number of one layer's logits, by part."""
@@ -145,10 +145,10 @@ class StreamConnection(Connection):
     def starts(self) -> dict[str, Parameter]:
         """Initial logits of all layers [L, …], by part."""
         s, L = self.settings, self.context.layers
-        found = {"pre": s.pre.start, "post": s.post.start, "res": s.H_res.start}
+        starts = {"pre": s.pre.start, "post": s.post.start, "res": s.H_res.start}
         return {
             part: Parameter(
-                (L, *shape), found[part].distribution(s.streams, self.context.per_block)
+                (L, *shape), starts[part].distribution(s.streams, self.context.per_block)
             )
             for part, shape in self.shapes().items()
         }
@@ -282,8 +282,8 @@ class StaticStreams(StreamConnection):
 
     def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
         """`H_pre` [L, S], `H_post` [L, S] and `H_res` [L, S, S]."""
-        found = self.coefficients(ops, params)
-        return {"H_pre": found.pre, "H_post": found.post, "H_res": found.H_res}
+        c = self.coefficients(ops, params)
+        return {"H_pre": c.pre, "H_post": c.post, "H_res": c.H_res}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
         L, S = self.context.layers, self.settings.streams
@@ -383,9 +383,9 @@ class DynamicStreams(StreamConnection):
 
     def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
         s, c = self.settings, state.per_layer[k]
-        found, streams = self.logits(ops, c, state.streams)
-        pre, post = s.pre.weights(ops, found["pre"]), s.post.weights(ops, found["post"])
-        H = s.gate.apply(ops, c.g, self.ungated(ops, found.get("res")))
+        logits, streams = self.logits(ops, c, state.streams)
+        pre, post = s.pre.weights(ops, logits["pre"]), s.post.weights(ops, logits["post"])
+        H = s.gate.apply(ops, c.g, self.ungated(ops, logits.get("res")))
         H = ops.broadcast(H, (streams.shape[0], s.streams, s.streams))
         m, streams = ops.custom_vjp(WeightedSum(), state.pre if s.read == "late" else pre, streams)
         passed = (*state.passed, ops.stop_gradient(H))
@@ -414,8 +414,8 @@ class DynamicStreams(StreamConnection):
         if not isinstance(state.close, Dynamics):
             return ops.broadcast(state.close, (N, S)), state.streams
         readout = self.settings.close
-        found, streams = self.computed(ops, readout.coefficients, state.close, state.streams)
-        logits = ops.reshape(found, (N, *readout.map.shape(S)))
+        logits, streams = self.computed(ops, readout.coefficients, state.close, state.streams)
+        logits = ops.reshape(logits, (N, *readout.map.shape(S)))
         return readout.map.weights(ops, logits), streams
 
     def trace(self, ops: Ops, params: dict[str, Array], state: DynamicState) -> MixingTrace:
@@ -435,8 +435,8 @@ class DynamicStreams(StreamConnection):
 
     def logits(self, ops: Ops, c: Dynamics, x: Array) -> tuple[dict[str, Array], Array]:
         """(H̃ [N, …] by part, the streams [N, S, M])."""
-        found, x = self.computed(ops, self.settings.coefficients, c, x)
-        parts = zip(self.shapes().items(), ops.split(found, self.sizes().values()), strict=True)
+        logits, x = self.computed(ops, self.settings.coefficients, c, x)
+        parts = zip(self.shapes().items(), ops.split(logits, self.sizes().values()), strict=True)
         return {
             part: ops.reshape(values, (x.shape[0], *shape)) for (part, shape), values in parts
         }, x
@@ -447,5 +447,5 @@ class DynamicStreams(StreamConnection):
         if M == C:
             return dynamic.logits(ops, c.phi, c.alpha, c.b, x)
         means = ops.mean(ops.reshape(x, (N, S, M // C, C)), axis=2)
-        found, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
-        return found, x
+        logits, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
+        return logits, x
