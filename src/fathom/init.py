@@ -108,8 +108,8 @@ class CyclicRows:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         rows, columns = shape[-2:]
-        found = np.arange(columns) % rows == np.arange(rows)[:, None]
-        return np.broadcast_to(self.value * found, shape)
+        mask = np.arange(columns) % rows == np.arange(rows)[:, None]
+        return np.broadcast_to(self.value * mask, shape)
 
 
 @dataclass(frozen=True)

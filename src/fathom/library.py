@@ -56,8 +56,8 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
     context = checked.model_dump(exclude={"streams", "seed"})
     if isinstance(scheme, Mapping) and "module" in scheme:
         raise ConfigError("connection: your own module is not a scheme; call it directly")
-    found = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
-    connection = found.at(ConnectionContext(**context, optional_norms=True))
+    resolved = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
+    connection = resolved.at(ConnectionContext(**context, optional_norms=True))
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
         getattr(connection, name)  # now: torch.compile cannot trace its lock in Python 3.11
     return connection
@@ -160,15 +160,15 @@ class Verbs:
         arrays, layers = self._arrays(), self.connection.context.layers
         ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
         name = name_behind(self.scheme, SCHEMES)
-        found = of_release(ops, name, weights, layers, prefix)
-        for own, value in found.items():
+        values = of_release(ops, name, weights, layers, prefix)
+        for own, value in values.items():
             shape, wanted = list(value.shape), list(arrays[own].shape)
             if shape != wanted:
                 raise ValueError(
                     f"{own} has shape {shape} in the release, but {wanted} in this connection: "
                     "build it with the release's width, streams, rank and per_block=2"
                 )
-        self._set(found)
+        self._set(values)
 
     def open(self, x: Array, noise: np.ndarray | None = None) -> Pass:
         """Begin a pass with the embedded input […, width].
@@ -259,8 +259,8 @@ class Verbs:
         ops = self._ops(state.computed, state.device)
         params = self._params(self._arrays(), state.computed)
         with self._exactly(state.device):
-            found = self.connection.trace(ops, params, state.state)
-        return found and {"H_res": found.H_res, "streams": found.streams}
+            mixed = self.connection.trace(ops, params, state.state)
+        return mixed and {"H_res": mixed.H_res, "streams": mixed.streams}
 
     def wrap(self, branch: Callable[..., Array], k: int) -> Callable[..., Pass]:
         """Function k as a step from state to state; further arguments are passed to `branch`.

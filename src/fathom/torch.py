@@ -120,11 +120,11 @@ class ExportedOps(TorchOps):
     """Ops for `torch.export` with a dynamic number of tokens."""
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        found = torch.reshape(x, shape)
+        reshaped = torch.reshape(x, shape)
         # PyTorch writes the stride of joined axes T and C as Min(C, C·T). It then cannot prove
         # that memory is contiguous, and fixes T. A copy has the plain stride.
         joins = len(shape) < x.ndim
-        return found.clone(memory_format=torch.contiguous_format) if joins else found
+        return reshaped.clone(memory_format=torch.contiguous_format) if joins else reshaped
 
 
 @cache

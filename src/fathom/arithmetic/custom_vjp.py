@@ -107,8 +107,8 @@ class Adding(CustomVJP):
 
     def forward(self, ops: Ops, weights: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
         N, S, M = x.shape
-        found = ops.add_product(x, ops.reshape(weights, (N, S, 1)), ops.reshape(y, (N, 1, M)))
-        return (found,), ()
+        streams = ops.add_product(x, ops.reshape(weights, (N, S, 1)), ops.reshape(y, (N, 1, M)))
+        return (streams,), ()
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, _, y), (g,) = xs, gradients
@@ -129,17 +129,17 @@ class MixingAndSum(CustomVJP):
     def forward(self, ops: Ops, A: Array, x: Array, y: Array) -> tuple[Arrays, Arrays]:
         S, M = x.shape
         written = A[:, S:] * ops.reshape(y, (1, M))
-        found = ops.add_matmul(written, A[:, :S], x)
-        return (found[:S], found[S]), ()
+        product = ops.add_matmul(written, A[:, :S], x)
+        return (product[:S], product[S]), ()
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (A, x, y), (of_x, of_sum) = xs, gradients
         S, M = x.shape
         row, column = ops.reshape(of_sum, (1, M)), ops.reshape(y, (M, 1))
         below = ops.transpose(A[S:], (1, 0)) * row
-        found = ops.add_matmul(below, ops.transpose(A[:S], (1, 0)), of_x)
+        of_xy = ops.add_matmul(below, ops.transpose(A[:S], (1, 0)), of_x)
         across = ops.transpose(x, (1, 0))
         upper = (ops.matmul(of_x, across), ops.matmul(of_x, column))
         lower = (ops.matmul(row, across), ops.matmul(row, column))
         of_A = ops.concatenate([ops.concatenate(part, 1) for part in (upper, lower)], 0)
-        return of_A, found[:S], found[S]
+        return of_A, of_xy[:S], of_xy[S]

@@ -39,7 +39,7 @@ def softmax_read(
     """
     (R, H, C), (I, N, _, _), kind = queries.shape, v.shape, v.dtype.type  # noqa: E741
     has_others = len(read) > 0
-    found, log_sums = np.empty((R, N, H, C), v.dtype), np.empty((R, H, N), v.dtype)
+    reads, log_sums = np.empty((R, N, H, C), v.dtype), np.empty((R, H, N), v.dtype)
     products = np.empty((N, R, H, I), v.dtype)
     p = np.empty((N, R, H, I + 1), v.dtype)
     for n in range(N):
@@ -63,13 +63,13 @@ def softmax_read(
                 p[n, r, h, I] *= share
                 weight = p[n, r, h, I]
                 for c in range(C):
-                    found[r, n, h, c] = weight * read[r, n, h, c] if has_others else kind(0)
+                    reads[r, n, h, c] = weight * read[r, n, h, c] if has_others else kind(0)
                 for i in range(I):
                     p[n, r, h, i] *= share
                     weight = p[n, r, h, i] * s[i, n] if values_normed else p[n, r, h, i]
                     for c in range(C):
-                        found[r, n, h, c] += weight * v[i, n, h, c]
-    return found, log_sums, products, p
+                        reads[r, n, h, c] += weight * v[i, n, h, c]
+    return reads, log_sums, products, p
 
 
 @compiled
@@ -132,12 +132,12 @@ def inverse_rms_backward(
 ) -> np.ndarray:
     """The gradient of x [N, C]; `scale` [N] is 1/√(mean of x² + eps)."""
     N, C = x.shape
-    found = np.empty_like(x)
+    gradient = np.empty_like(x)
     for n in range(N):
         factor = of_scale[n] * scale[n] * scale[n] * scale[n] / x.dtype.type(C)
         for c in range(C):
-            found[n, c] = of_x[n, c] - factor * x[n, c]
-    return found
+            gradient[n, c] = of_x[n, c] - factor * x[n, c]
+    return gradient
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class SoftmaxRead(CustomVJP):
     ) -> tuple[Arrays, Arrays]:
         (R, C), N = queries.shape, v.shape[1]
         read, log_sum = others or absent(v)
-        found, log_sums, products, p = softmax_read(
+        reads, log_sums, products, p = softmax_read(
             *self.by_head(queries, v), s, *self.by_head(read), log_sum, self.values_normed
         )
-        return (found.reshape(R, N, C), log_sums, v), (products, p)
+        return (reads.reshape(R, N, C), log_sums, v), (products, p)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         queries, v, s, *others = xs
@@ -180,8 +180,8 @@ class SoftmaxRead(CustomVJP):
             *self.by_head(queries, v), s, *self.by_head(read), *saved,
             *self.by_head(of_read), of_log_sum, *self.by_head(of_v), self.values_normed,
         )  # fmt: skip
-        found = of_queries.reshape(queries.shape), of_v.reshape(v.shape), of_s
-        return (*found, of_other.reshape(read.shape), of_other_sum) if others else found
+        result = of_queries.reshape(queries.shape), of_v.reshape(v.shape), of_s
+        return (*result, of_other.reshape(read.shape), of_other_sum) if others else result
 
     def by_head(self, *xs: np.ndarray) -> list[np.ndarray]:
         """[…, C] → […, H, C/H]."""

@@ -81,10 +81,10 @@ class SoftmaxRead(CustomVJP):
         log_sums = ops.logsumexp(logits, axis=2)
         p = ops.exp(logits - log_sums)
         weights = p[:, :, : z.I]
-        found = self.weighted(ops, weights * s if self.values_normed else weights, v)
+        reads = self.weighted(ops, weights * s if self.values_normed else weights, v)
         if others:
-            found = found + self.spread(ops, p[:, :, z.I], z) * read
-        return (found, ops.reshape(log_sums, (z.R, z.H, z.N)), v), (products, p)
+            reads = reads + self.spread(ops, p[:, :, z.I], z) * read
+        return (reads, ops.reshape(log_sums, (z.R, z.H, z.N)), v), (products, p)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (queries, v, s, *others), (products, p) = xs, saved
@@ -151,8 +151,8 @@ class SoftmaxRead(CustomVJP):
         """Σ_i w_i v_i: [R, H, I, N] and [I, N, C] → [R, N, C]."""
         (R, H, I, N), C = weights.shape, v.shape[-1]  # noqa: E741
         weights = ops.reshape(ops.transpose(weights, (3, 1, 0, 2)), (N * H, R, I))
-        found = ops.matmul(weights, self.by_token(ops, v))
-        return ops.reshape(ops.transpose(found, (1, 0, 2)), (R, N, C))
+        sums = ops.matmul(weights, self.by_token(ops, v))
+        return ops.reshape(ops.transpose(sums, (1, 0, 2)), (R, N, C))
 
     def values(self, ops: Ops, weights: Array, reads: Array) -> Array:
         """Σ_r w_ri g_r: [R, H, I, N] and [R, N, C] → [I, N, C]."""
@@ -162,8 +162,8 @@ class SoftmaxRead(CustomVJP):
         """g_r·v_i over each head's channels: [R, N, C] and [I, N, C] → [R, H, I, N]."""
         R, (I, N, _), H = reads.shape[0], v.shape, self.heads  # noqa: E741
         sources = ops.transpose(self.by_token(ops, v), (0, 2, 1))
-        found = ops.reshape(ops.matmul(self.by_token(ops, reads), sources), (N, H, R, I))
-        return ops.transpose(found, (2, 1, 3, 0))
+        products = ops.reshape(ops.matmul(self.by_token(ops, reads), sources), (N, H, R, I))
+        return ops.transpose(products, (2, 1, 3, 0))
 
     def by_token(self, ops: Ops, x: Array) -> Array:
         """[I, N, C] → [N·H, I, C/H]."""

@@ -22,9 +22,9 @@ BLOCK = 32
 def scales_of_passes(K: Array, passes: int, floor: float, added: float) -> Array:
     """Scales [passes + 1, S, N]: ones, then the result of each pass. S is a power of two."""
     S, _, N = K.shape
-    found = K.new_empty((passes + 1, S, N))
-    _scales[(triton.cdiv(N, BLOCK),)](K, found, N, floor, added, S, passes, BLOCK, num_warps=1)
-    return found
+    scales = K.new_empty((passes + 1, S, N))
+    _scales[(triton.cdiv(N, BLOCK),)](K, scales, N, floor, added, S, passes, BLOCK, num_warps=1)
+    return scales
 
 
 def passes_backward(K: Array, scales: Array, g: Array, added: float) -> Array:
@@ -39,7 +39,7 @@ def passes_backward(K: Array, scales: Array, g: Array, added: float) -> Array:
 @triton.jit
 def _scales(  # noqa: ANN202, a kernel returns nothing
     K,  # noqa: ANN001, a pointer, as the next
-    found,  # noqa: ANN001
+    scales,  # noqa: ANN001
     N,  # noqa: ANN001
     floor,  # noqa: ANN001
     added,  # noqa: ANN001
@@ -55,7 +55,7 @@ def _scales(  # noqa: ANN202, a kernel returns nothing
     k = tl.load(K + whole, mask=whole_inside, other=1.0)
     scale = tl.zeros([S, block], k.dtype) + 1
     of_rows, of_columns = scale, scale  # the sums of the last pass over each side
-    tl.store(found + rows, scale, mask=inside)
+    tl.store(scales + rows, scale, mask=inside)
     for t in range(passes):
         if t % 2 == 0:
             total = tl.sum(k * scale[None, :, :], axis=1)
@@ -67,7 +67,7 @@ def _scales(  # noqa: ANN202, a kernel returns nothing
             least = floor * of_columns
             of_columns = tl.where(total < least, least, total) + added * of_columns
             scale = 1 / of_columns
-        tl.store(found + (t + 1) * S * N + rows, scale, mask=inside)
+        tl.store(scales + (t + 1) * S * N + rows, scale, mask=inside)
 
 
 @triton.jit
@@ -95,7 +95,7 @@ def _backward(  # noqa: ANN202
         u, v = before, last
     else:
         u, v = last, before
-    found = given * u[:, None, :] * v[None, :, :]
+    gradient = given * u[:, None, :] * v[None, :, :]
     of_u = tl.sum(given * k * v[None, :, :], axis=1)
     of_v = tl.sum(given * k * u[:, None, :], axis=0)
     of_rows = tl.zeros([S, block], k.dtype)  # gradients of the sums of the last pass over each side
@@ -108,10 +108,10 @@ def _backward(  # noqa: ANN202
         keep = tl.where(step == 0, 1.0, 0.0).to(k.dtype)
         if t % 2 == 0:
             of_rows = added * of_rows - of_u * scale * scale
-            found += of_rows[:, None, :] * other[None, :, :]
+            gradient += of_rows[:, None, :] * other[None, :, :]
             of_v = keep * of_v + tl.sum(k * of_rows[:, None, :], axis=0)
         else:
             of_columns = added * of_columns - of_v * scale * scale
-            found += other[:, None, :] * of_columns[None, :, :]
+            gradient += other[:, None, :] * of_columns[None, :, :]
             of_u = keep * of_u + tl.sum(k * of_columns[None, :, :], axis=1)
-    tl.store(of_K + whole, found, mask=whole_inside)
+    tl.store(of_K + whole, gradient, mask=whole_inside)

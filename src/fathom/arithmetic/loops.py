@@ -36,85 +36,85 @@ def load() -> None:
 def norm_scales(x: np.ndarray, eps: float) -> np.ndarray:
     """1/√(mean of x² + eps) [N, 1] of the rows of x [N, F]."""
     N, F = x.shape
-    found = np.empty((N, 1), x.dtype)
+    scales = np.empty((N, 1), x.dtype)
     for n in range(N):
         total = x.dtype.type(0)
         for f in range(F):
             total += x[n, f] * x[n, f]
-        found[n, 0] = 1 / np.sqrt(total / x.dtype.type(F) + x.dtype.type(eps))
-    return found
+        scales[n, 0] = 1 / np.sqrt(total / x.dtype.type(F) + x.dtype.type(eps))
+    return scales
 
 
 @compiled
 def add_rows(a: np.ndarray, b: np.ndarray, factors: np.ndarray, x: np.ndarray) -> np.ndarray:
     """a + b − factors·x [N, F], with one factor for each row [N, 1]."""
     N, F = x.shape
-    found = np.empty_like(x)
+    sums = np.empty_like(x)
     for n in range(N):
         factor = factors[n, 0]
         for f in range(F):
-            found[n, f] = a[n, f] + b[n, f] - factor * x[n, f]
-    return found
+            sums[n, f] = a[n, f] + b[n, f] - factor * x[n, f]
+    return sums
 
 
 @compiled
 def weighted_sum(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Σ_s w_s x_s: [N, S], [N, S, M] → [N, M]."""
     N, S, M = x.shape
-    found = np.empty((N, M), x.dtype)
+    sums = np.empty((N, M), x.dtype)
     for n in range(N):
         weight = weights[n, 0]
         for m in range(M):
-            found[n, m] = weight * x[n, 0, m]
+            sums[n, m] = weight * x[n, 0, m]
         for s in range(1, S):
             weight = weights[n, s]
             for m in range(M):
-                found[n, m] += weight * x[n, s, m]
-    return found
+                sums[n, m] += weight * x[n, s, m]
+    return sums
 
 
 @compiled
 def row_products(row: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Σ_m r_m x_sm: [N, M], [N, S, M] → [N, S]."""
     N, S, M = x.shape
-    found = np.empty((N, S), x.dtype)
+    products = np.empty((N, S), x.dtype)
     for n in range(N):
         for s in range(S):
             total = x.dtype.type(0)
             for m in range(M):
                 total += row[n, m] * x[n, s, m]
-            found[n, s] = total
-    return found
+            products[n, s] = total
+    return products
 
 
 @compiled
 def add_to_streams(x: np.ndarray, weights: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x_s + w_s y: [N, S, M], [N, S], [N, M] → [N, S, M]."""
     N, S, M = x.shape
-    found = np.empty_like(x)
+    streams = np.empty_like(x)
     for n in range(N):
         for s in range(S):
             weight = weights[n, s]
             for m in range(M):
-                found[n, s, m] = x[n, s, m] + weight * y[n, m]
-    return found
+                streams[n, s, m] = x[n, s, m] + weight * y[n, m]
+    return streams
 
 
 @compiled
 def mix(H: np.ndarray, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """H x + w y: [N, S, S], [N, S], [N, S, M], [N, M] → [N, S, M]."""
     N, S, M = x.shape
-    found = np.empty_like(x)
+    streams = np.empty_like(x)
     for n in range(N):
         for i in range(S):
             weight = weights[n, i]
             for m in range(M):
-                found[n, i, m] = weight * y[n, m]
+                streams[n, i, m] = weight * y[n, m]
             for j in range(S):
                 weight = H[n, i, j]
                 for m in range(M):
-                    found[n, i, m] += weight * x[n, j, m]
-    return found
+                    streams[n, i, m] += weight * x[n, j, m]
+    return streams
 
 
 @compiled
@@ -212,22 +212,22 @@ def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> 
     """Scales [passes + 1, S, N]: ones, then the result of each pass."""
     S, _, N = K.shape
     low, more = K.dtype.type(floor), K.dtype.type(added)
-    found = np.ones((passes + 1, S, N), K.dtype)
+    scales = np.ones((passes + 1, S, N), K.dtype)
     inverses = np.ones((2, S, N), K.dtype)  # of the last pass over each side
     total = np.empty(N, K.dtype)
     for t in range(passes):
         for i in range(S):
             total[:] = 0
             for j in range(S):
-                _add_product(total, K[i, j] if t % 2 == 0 else K[j, i], found[t, j])
-            inverse, scale = inverses[t % 2, i], found[t + 1, i]
+                _add_product(total, K[i, j] if t % 2 == 0 else K[j, i], scales[t, j])
+            inverse, scale = inverses[t % 2, i], scales[t + 1, i]
             for n in range(N):
                 before = inverse[n]
                 least = low * before
                 # A sum that is NaN stays NaN.
                 inverse[n] = (least if total[n] < least else total[n]) + more * before
                 scale[n] = 1 / inverse[n]
-    return found
+    return scales
 
 
 @compiled_in_order

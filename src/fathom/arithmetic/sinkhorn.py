@@ -121,8 +121,8 @@ class Passes(CustomVJP):
     def end(self, ops: Ops, K: Array, last: Array, other: Array) -> Array:
         """The normalised matrices [N, S, S], from K and the scales of both sides."""
         u, v = self.rows_and_columns(last, other)
-        found = self.by_first_side(ops, u[:, None] * K * v)
-        return ops.contiguous(ops.transpose(found, TO_FIRST))
+        matrices = self.by_first_side(ops, u[:, None] * K * v)
+        return ops.contiguous(ops.transpose(matrices, TO_FIRST))
 
     def by_first_side(self, ops: Ops, x: Array) -> Array:
         """x [S, S, N], transposed if columns are divided first; its own inverse."""

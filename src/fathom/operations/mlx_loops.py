@@ -63,19 +63,19 @@ an error below 1.5e-7 in erf).
 @compiled
 def normal_exponents(x: np.ndarray) -> np.ndarray:
     """−x²/2 of x [N], with |x| limited to `FAR`."""
-    found = np.empty_like(x)
+    exponents = np.empty_like(x)
     far = x.dtype.type(FAR)
     for n in range(len(x)):
         near = min(abs(x[n]), far)
-        found[n] = x.dtype.type(-0.5) * near * near
-    return found
+        exponents[n] = x.dtype.type(-0.5) * near * near
+    return exponents
 
 
 @compiled
 def gelu(x: np.ndarray, exponential: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(GELU, its derivative) at x [N]; `exponential` is e^(−x²/2)."""
     of = x.dtype.type
-    found, slope = np.empty_like(x), np.empty_like(x)
+    value, slope = np.empty_like(x), np.empty_like(x)
     for n in range(len(x)):
         t = 1 / (of(SLOPE) * abs(x[n]) + 1)
         tail = of(TAIL[0]) * t + of(TAIL[1])
@@ -85,33 +85,33 @@ def gelu(x: np.ndarray, exponential: np.ndarray) -> tuple[np.ndarray, np.ndarray
         tail *= of(0.5) * t * exponential[n]
         cdf = 1 - tail if x[n] > 0 else tail
         density = exponential[n] * of(1 / math.sqrt(2 * math.pi))
-        found[n] = x[n] * cdf
+        value[n] = x[n] * cdf
         slope[n] = cdf + min(max(x[n], of(-FAR)), of(FAR)) * density
-    return found, slope
+    return value, slope
 
 
 @compiled
 def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a·b [N], without NumPy's warnings after training has diverged."""
-    found = np.empty_like(a)
+    products = np.empty_like(a)
     for n in range(len(a)):
-        found[n] = a[n] * b[n]
-    return found
+        products[n] = a[n] * b[n]
+    return products
 
 
 @compiled
 def below_largest(scores: np.ndarray) -> np.ndarray:
     """Scores [N, T, T] up to the diagonal, minus the largest of their row; −∞ after it."""
     N, T, _ = scores.shape
-    found = np.full_like(scores, -np.inf)
+    differences = np.full_like(scores, -np.inf)
     for n in range(N):
         for t in range(T):
             largest = scores[n, t, 0]
             for s in range(1, t + 1):
                 largest = max(largest, scores[n, t, s])
             for s in range(t + 1):
-                found[n, t, s] = scores[n, t, s] - largest
-    return found
+                differences[n, t, s] = scores[n, t, s] - largest
+    return differences
 
 
 @compiled
@@ -132,12 +132,12 @@ def divide_by_sums(x: np.ndarray) -> None:
 def softmax_backward(p: np.ndarray, g: np.ndarray) -> np.ndarray:
     """p (g − Σ p g) [N, T, T] of rows up to the diagonal, and zeros after it."""
     N, T, _ = p.shape
-    found = np.zeros_like(p)
+    of_scores = np.zeros_like(p)
     for n in range(N):
         for t in range(T):
             along = p.dtype.type(0)
             for s in range(t + 1):
                 along += p[n, t, s] * g[n, t, s]
             for s in range(t + 1):
-                found[n, t, s] = p[n, t, s] * (g[n, t, s] - along)
-    return found
+                of_scores[n, t, s] = p[n, t, s] * (g[n, t, s] - along)
+    return of_scores

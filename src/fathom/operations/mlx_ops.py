@@ -48,9 +48,9 @@ def with_vjp(
     @mx.custom_function
     def whole(*xs: array) -> Arrays:
         nonlocal outputs
-        found, saved = forward(*xs)
-        outputs = len(found)
-        return *found, *saved
+        values, saved = forward(*xs)
+        outputs = len(values)
+        return *values, *saved
 
     @whole.vjp
     def gradient(primals: array | Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
@@ -257,15 +257,15 @@ class MlxOps:
         @np.errstate(all="ignore")  # MLX does not warn of infinities and NaN either
         def forward(*xs: array) -> tuple[Arrays, Arrays]:
             nonlocal saved
-            found, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
-            return tuple(map(mx.array, found)), ()
+            outputs, saved = function.forward(HOST_OPS, *map(np.ascontiguousarray, xs))
+            return tuple(map(mx.array, outputs)), ()
 
         @np.errstate(all="ignore")
         def backward(xs: Arrays, _: Arrays, gradients: Arrays) -> Arrays:
             # Converted lazily: not every function needs its inputs.
             given, of_outputs = (map(np.ascontiguousarray, part) for part in (xs, gradients))
-            found = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
-            return tuple(map(mx.array, found))
+            of_xs = function.backward(HOST_OPS, given, saved, tuple(of_outputs))
+            return tuple(map(mx.array, of_xs))
 
         return with_vjp(forward, backward, plain, *xs, once=self.once)
 

@@ -45,10 +45,10 @@ class CustomVJPFunction(torch.autograd.Function):
         with without_autocast(xs[0].device):
             if torch.is_grad_enabled() or ctx.way is None:
                 wanted = ctx.needs_input_grad[3:]
-                found = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
+                of_xs = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
             else:
-                found = ctx.way.backward(ops, xs, saved, gradients)
-        return None, None, None, *found
+                of_xs = ctx.way.backward(ops, xs, saved, gradients)
+        return None, None, None, *of_xs
 
 
 def gradient_of_plain(
@@ -67,11 +67,11 @@ def gradient_of_plain(
             x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
         ]
         outputs = function.plain(ops, *views)
-        found = torch.autograd.grad(
+        of_asked = torch.autograd.grad(
             outputs, asked, gradients, create_graph=again, materialize_grads=True
         )
-    of_asked = iter(found)
-    return [next(of_asked) if is_wanted else None for is_wanted in wanted]
+    remaining = iter(of_asked)
+    return [next(remaining) if is_wanted else None for is_wanted in wanted]
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[None]:
@@ -131,8 +131,8 @@ class OnHost(CustomVJP):
     def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
         kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
         # Converted lazily: not every function needs its inputs.
-        found = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
-        return tuple(map(torch.from_numpy, found))
+        of_xs = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
+        return tuple(map(torch.from_numpy, of_xs))
 
 
 def is_on_host(x: Tensor) -> bool:

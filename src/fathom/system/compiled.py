@@ -32,11 +32,11 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "USING_SVML", "BOUNDSCHECK
 
 def _compile(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401
     """The function compiled at its first call; kept in a file, if there is a folder for it."""
-    found = njit(function, error_model="numpy", **options)
-    if isinstance(found, Dispatcher):  # NUMBA_DISABLE_JIT leaves the function as it is
+    result = njit(function, error_model="numpy", **options)
+    if isinstance(result, Dispatcher):  # NUMBA_DISABLE_JIT leaves the function as it is
         with suppress(RuntimeError):  # no folder that this user may write to
-            found._cache = MachineCode(found)
-    return found
+            result._cache = MachineCode(result)
+    return result
 
 
 class MachineCode(FunctionCache):

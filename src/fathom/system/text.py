@@ -41,8 +41,8 @@ def load_json(text: str) -> Any:  # noqa: ANN401, any JSON data
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key in found if sum(key == other for other, _ in pairs) > 1)
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        twice = next(key for key in entries if sum(key == other for other, _ in pairs) > 1)
         raise ValueError(f"duplicate key {twice!r}")
-    return found
+    return entries

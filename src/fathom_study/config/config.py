@@ -172,14 +172,14 @@ class Config(Settings):
             if label != base
         }
         labels = at_rates | self.labels
-        found = at_rates | {
+        added = at_rates | {
             rung: f"{labels.get(base, base)}, {factor:g} × the steps"
             for study in self.studies.values()
             for base in study.ladder
             for factor, rung in study.rungs(base).items()
             if rung != base
         }
-        return self.model_copy(update={"labels": found | self.labels}) if found else self
+        return self.model_copy(update={"labels": added | self.labels}) if added else self
 
     @property
     def subset(self) -> dict[str, list[Any]]:
@@ -293,11 +293,11 @@ class Config(Settings):
         for name, study in self.studies.items():
             for label in study.labels:
                 try:
-                    found, *_ = [
+                    connection, *_ = [
                         self.network(name, depth, label).connection for depth in study.depths
                     ]
-                    if isinstance(found, ModuleConnection):
-                        self._check_module(name, label, found)
+                    if isinstance(connection, ModuleConnection):
+                        self._check_module(name, label, connection)
                 except ConfigError as error:
                     yield f"{source}: studies.{name}.variants.{label}: {error}"
 
@@ -419,7 +419,7 @@ class Config(Settings):
         """
         cells = self.cells()
         matches = {p: {cell for cell in cells if fnmatch(cell.path(), p)} for p in patterns}
-        if idle := [pattern for pattern, found in matches.items() if not found]:
+        if idle := [pattern for pattern, matched in matches.items() if not matched]:
             form = "use a pattern like 'depth-mlx/48L/*'"
             raise ConfigError(
                 join_problems(f"no cell matches {short_repr(p)}; {form}" for p in idle)

@@ -41,11 +41,11 @@ def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
         return [_place(part, folder) for part in data]
     if not isinstance(data, dict):
         return data
-    found = {key: _place(part, folder) for key, part in data.items()}
-    file, _, name = str(found.get("module", "")).rpartition(":")
+    placed = {key: _place(part, folder) for key, part in data.items()}
+    file, _, name = str(placed.get("module", "")).rpartition(":")
     if file and (folder / file).is_file():
-        found["module"] = f"{Path(os.path.relpath(folder / file)).as_posix()}:{name}"
-    return found
+        placed["module"] = f"{Path(os.path.relpath(folder / file)).as_posix()}:{name}"
+    return placed
 
 
 def _check_drops(source: str, studies: object, known: object) -> None:

@@ -273,26 +273,26 @@ class Study(Settings):
     @cached_property
     def _parsed_variants(self) -> dict[str, tuple[Any, VariantSettings]]:
         """Each variant's connection and its other changes, by label, in order."""
-        found = {}
+        parsed = {}
         for label, value in self._written:
             given = value if isinstance(value, Mapping) else {"connection": value}
             own = {key: given[key] for key in VariantSettings.model_fields if key in given}
             rest = {key: setting for key, setting in given.items() if key not in own}
             connection = rest if isinstance(value, Mapping) else value
             settings = validate(VariantSettings, own, place=("variants", label))
-            found[label] = connection, settings
+            parsed[label] = connection, settings
             for rate, at_rate in self._at_rates(label, settings).items():
                 if at_rate != label:
                     optimizer = settings.optimizer | {"lr": rate}
                     changed = settings.model_copy(update={"optimizer": optimizer})
-                    found[at_rate] = connection, changed
-        for base in [label for label in found if label in self.ladder]:
-            connection, own = found[base]
+                    parsed[at_rate] = connection, changed
+        for base in [label for label in parsed if label in self.ladder]:
+            connection, own = parsed[base]
             for factor, label in self.rungs(base).items():
                 if factor != 1:
                     steps = max(1, round(factor * (own.steps or self.steps)))
-                    found[label] = connection, own.model_copy(update={"steps": steps})
-        return found
+                    parsed[label] = connection, own.model_copy(update={"steps": steps})
+        return parsed
 
     def _at_rates(self, base: str, own: VariantSettings) -> dict[float, str]:
         """Labels of a variant by learning rate, ascending; empty unless `rates` trains it too."""

@@ -144,12 +144,12 @@ def _command(folder: Path) -> str:
 def difference(file: Path, digest: str) -> str | None:
     """Why `file` is not the official file, which has this SHA-256; None if it is."""
     try:
-        found = sha256(file)
+        actual = sha256(file)
     except OSError as error:
         return f"unreadable ({error.strerror})"
-    if found == digest:
+    if actual == digest:
         return None
-    return f"not the official file (its SHA-256 is {found[:12]}…, not {digest[:12]}…)"
+    return f"not the official file (its SHA-256 is {actual[:12]}…, not {digest[:12]}…)"
 
 
 # --- sources -------------------------------------------------------------------------------------

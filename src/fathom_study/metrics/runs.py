@@ -101,8 +101,8 @@ def unsteadiness(values: np.ndarray) -> float | None:
 
 def first_event(values: np.ndarray) -> float | None:
     """The position of the first value that is not zero."""
-    found = np.flatnonzero(values)
-    return int(found[0]) if len(found) else None
+    positions = np.flatnonzero(values)
+    return int(positions[0]) if len(positions) else None
 
 
 OF_RUN = {
@@ -232,8 +232,8 @@ def summarise(
 ) -> dict[str, float | int | None]:
     """The run metrics whose step metric is in the rows; None for a value that is not finite."""
     measured = set(chain.from_iterable(rows))
-    found = {n: value_of(entry, rows) for n, entry in run_metrics.items() if entry.of in measured}
-    return {n: None if v is None or not math.isfinite(v) else v for n, v in found.items()}
+    values = {n: value_of(entry, rows) for n, entry in run_metrics.items() if entry.of in measured}
+    return {n: None if v is None or not math.isfinite(v) else v for n, v in values.items()}
 
 
 def value_of(metric: RunMetric, rows: Sequence[Row]) -> float | int | None:

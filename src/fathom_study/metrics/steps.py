@@ -136,8 +136,8 @@ def split_place(name: str) -> tuple[str, float | None]:
 
     Raises ValueError for a place that is not a number.
     """
-    found = PLACE.fullmatch(name)
-    return (found[1], float(found[2])) if found else (name, None)
+    match = PLACE.fullmatch(name)
+    return (match[1], float(match[2])) if match else (name, None)
 
 
 BOUNDS_TOLERANCE = 1e-5

@@ -36,7 +36,7 @@ def log_marginals(
     fields = np.ascontiguousarray(log_fields.reshape(G * n, q).T)
     beliefs = _normalise(fields)
     messages = np.exp(beliefs[:, sources])
-    found = [beliefs]
+    by_round = [beliefs]
     for _ in range(rounds):
         received = np.log(affinity @ messages)
         total = fields + [np.bincount(targets, row, minlength=G * n) for row in received]
@@ -45,8 +45,8 @@ def log_marginals(
             total -= np.repeat(affinity @ present, n, axis=1)
         messages = np.exp(_normalise(total[:, sources] - received[:, reverse]))
         beliefs = _normalise(total)
-        found.append(beliefs)
-    return np.moveaxis(np.stack(found), 1, 2).reshape(rounds + 1, G, n, q)
+        by_round.append(beliefs)
+    return np.moveaxis(np.stack(by_round), 1, 2).reshape(rounds + 1, G, n, q)
 
 
 def _normalise(logs: np.ndarray) -> np.ndarray:

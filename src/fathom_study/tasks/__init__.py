@@ -120,12 +120,12 @@ class Trained:
     def scores_without_block(self) -> dict[int, float]:
         """The score of the network without each block, by block number from 1."""
         context = self.problem.network.connection.context
-        found = {}
+        scores = {}
         for block in range(context.layers // context.per_block):
             problem = copy.copy(self.problem)
             problem.network = without_block(problem.network, block)
-            found[block + 1] = replace(self, problem=problem).score()
-        return found
+            scores[block + 1] = replace(self, problem=problem).score()
+        return scores
 
     @property
     def layers_that_matter(self) -> int | None:
@@ -138,9 +138,9 @@ class Trained:
             return None
         sign = 1 if judged_by.better == "lower" else -1
         border = MATTERS * abs(judged_by.chance(self.problem.spec) - whole)
-        found = self.scores_without_block.values()
+        scores = self.scores_without_block.values()
         # Not finite is worse.
-        return sum(not sign * (value - whole) <= border for value in found)
+        return sum(not sign * (value - whole) <= border for value in scores)
 
     def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
         total = weight = 0.0
@@ -267,14 +267,14 @@ class Task(ABC):
 def load(name: str) -> Task:
     """The task in the file of that name: its only subclass of Task."""
     module = _module(name)
-    (found,) = (
+    (task_class,) = (
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Task)
         and value.__module__ == module.__name__
     )
-    return found()
+    return task_class()
 
 
 def example_batch(spec: Spec) -> Batch:
@@ -323,12 +323,12 @@ def _own(
     kind: Literal["step_metrics", "run_metrics"], of: tuple[str, ...] = TASKS
 ) -> dict[str, Any]:
     """The metrics that these tasks declare. Tasks may share a metric, but not a name for two."""
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for task in of:
         for name, metric in getattr(load(task), kind).items():
-            if found.setdefault(name, metric) is not metric:
+            if metrics.setdefault(name, metric) is not metric:
                 raise ValueError(f"task {task}: another task has a metric {name!r}; rename one")
-    return found
+    return metrics
 
 
 @cache
@@ -381,8 +381,8 @@ def outcome_of(
     score = score_of(spec.task, judged_by)
     value = None
     if score.metric in summary.metrics:
-        found = summary.metrics[score.metric]
-        value = math.nan if found is None else found
+        measured = summary.metrics[score.metric]
+        value = math.nan if measured is None else measured
     return outcome(summary.diverged, score, value, score.chance(spec)), value
 
 
@@ -408,7 +408,7 @@ class Problem:
         Raises TaskError for targets that are not classes.
         """
         spec, connection = self.spec, self.network.connection
-        found = []
+        batches = []
         for number in range(step * spec.accumulate, (step + 1) * spec.accumulate):
             batch = self.task.batch(spec, number)
             batch.check(self.task.classes(spec.model))
@@ -416,8 +416,8 @@ class Problem:
             noise = connection.sample_noise(rng, step / spec.steps)
             if noise is not None:
                 batch = replace(batch, inputs={**batch.inputs, "noise": noise})
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
     def objective(self, ops: Ops) -> Callable[[dict[str, Array], Batch], tuple[Array, dict]]:
         """Function of (parameters, a batch on the device): (loss, reports for metrics)."""
@@ -438,10 +438,10 @@ class Problem:
         """The input of each block in a forward pass on the first batch, without dropout."""
         arrays = {name: ops.asarray(value) for name, value in params.items()}
         inputs = inference_inputs(self.task.batch(self.spec, 0).inputs)
-        found: list[Array] = []
+        block_inputs: list[Array] = []
         on_device = {name: ops.asarray(value) for name, value in inputs.items()}
-        self.network.forward(ops, arrays, on_device, block_inputs=found)
-        return found
+        self.network.forward(ops, arrays, on_device, block_inputs=block_inputs)
+        return block_inputs
 
     def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
         """The metrics of the untrained network; None for a metric without a value."""
@@ -454,15 +454,15 @@ class Problem:
         `is_last`: after the last step, which has further metrics.
         """
         trained = Trained(self, ops, infer)
-        found = self._measure("evaluations", trained.value)
+        row = self._measure("evaluations", trained.value)
         if is_last:
-            found |= self._measure("last step", trained.value)
-        return {name: value for name, value in found.items() if value is not None}
+            row |= self._measure("last step", trained.value)
+        return {name: value for name, value in row.items() if value is not None}
 
     @np.errstate(all="ignore")  # infinities and NaN are valid measurements of a diverged network
     def _measure(self, when: str, value_of: Callable[[str], Any]) -> Row:
-        found: Row = {}
+        row: Row = {}
         for name, metric in self.step_metrics.items():
             if metric.when == when:
-                found |= flat(name, metric, value_of(name))
-        return found
+                row |= flat(name, metric, value_of(name))
+        return row

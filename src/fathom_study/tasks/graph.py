@@ -219,10 +219,10 @@ def optimum(spec: Spec) -> Optimum:
     graphs = held_out_graphs(spec)
     affinity, asked = spec.model.affinity, ~graphs.labelled
     fields = log_fields(spec.model, graphs)
-    found = log_marginals(graphs.links, fields, affinity, ROUNDS)[:, asked]
+    log_probabilities = log_marginals(graphs.links, fields, affinity, ROUNDS)[:, asked]
     belongs = graphs.communities[asked]
-    accuracies = (found.argmax(axis=-1) == belongs).mean(axis=-1)
-    own = found[-1, np.arange(len(belongs)), belongs]
+    accuracies = (log_probabilities.argmax(axis=-1) == belongs).mean(axis=-1)
+    own = log_probabilities[-1, np.arange(len(belongs)), belongs]
     return Optimum(tuple(accuracies.tolist()), float(-own.mean()))
 
 
@@ -250,9 +250,9 @@ def dirichlet_energies(trained: Trained) -> np.ndarray:
     batch = next(held_out_batches(trained.problem.spec))
 
     def all_features(params: dict[str, Array], inputs: dict[str, Array]) -> Array:
-        found: list[Array] = []
-        last, _ = network.features(ops, params, inputs, found)
-        return ops.stack([*found, last])
+        block_inputs: list[Array] = []
+        last, _ = network.features(ops, params, inputs, block_inputs)
+        return ops.stack([*block_inputs, last])
 
     features = trained.infer(all_features, batch.inputs).astype(np.float64)
     links = batch.inputs["links"].astype(np.float64)

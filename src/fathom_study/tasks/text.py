@@ -67,8 +67,8 @@ class Model(TransformerModel):
         return self
 
 
-def _another_vocab(given: object, found: int) -> str:
-    return f"vocab is {given}, but the corpus has {found} distinct characters; leave vocab out"
+def _another_vocab(given: object, actual: int) -> str:
+    return f"vocab is {given}, but the corpus has {actual} distinct characters; leave vocab out"
 
 
 def corpus_of(model: Model) -> shakespeare.Corpus:

@@ -77,11 +77,11 @@ def held_out(model: Model, length: int) -> Batch:
 
 def evaluation_batches(spec: Spec) -> Iterator[Batch]:
     """The held-out sequences, in batches of EVALUATION_BATCH."""
-    found = held_out(spec.model, spec.depth)
-    tokens = found.inputs["tokens"]
+    batch = held_out(spec.model, spec.depth)
+    tokens = batch.inputs["tokens"]
     for i in range(0, len(tokens), EVALUATION_BATCH):
         rows = slice(i, i + EVALUATION_BATCH)
-        yield Batch({"tokens": tokens[rows]}, found.targets[rows])
+        yield Batch({"tokens": tokens[rows]}, batch.targets[rows])
 
 
 def answer_loss(trained: Trained) -> float:
