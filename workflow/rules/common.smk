@@ -65,8 +65,8 @@ wildcard_constraints:
 def files_in(folder, pattern):
     """Of the project, as seen from here; those at the top of the folder first."""
     root = Path() if PROJECT == Path.cwd() else PROJECT
-    found = sorted(root.joinpath(folder).rglob(pattern))
-    return [str(file) for file in sorted(found, key=lambda file: len(file.parts))]
+    files = sorted(root.joinpath(folder).rglob(pattern))
+    return [str(file) for file in sorted(files, key=lambda file: len(file.parts))]
 
 
 def hash_for(function, *arguments):

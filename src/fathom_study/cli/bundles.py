@@ -101,7 +101,7 @@ def import_(
     existing = "keep" if keep else "replace" if replace else "refuse"
     known = {cell.path() for cell in settings.cells()}
     refusals: dict[Path, str | None] = {}
-    found = False
+    any_known = False
     for file in files:
         try:
             done = import_bundle(Path(settings.results), file, existing)
@@ -113,12 +113,12 @@ def import_(
         home = Path(settings.results) / "imported"
         typer.echo(f"{file}: {', '.join(counts) or 'no runs'}, under {home}")
         cells = set(itertools.chain(*done.values()))
-        found = found or not cells.isdisjoint(known)
+        any_known = any_known or not cells.isdisjoint(known)
         if foreign := sorted(cells - known):
             typer.echo(f"{file}: cells not in this config: {len(foreign)}, such as {foreign[0]}")
     there = {file: why for file, why in refusals.items() if file.exists()}  # others are mistyped
     record_refusals(Path(settings.results), there)
-    if found:
+    if any_known:
         typer.echo(_what_now(settings, config))
     if refused := [f"{file}: {why}" for file, why in refusals.items() if why]:
         fail("\n".join(refused))
@@ -187,8 +187,8 @@ def replay(
     known = [backend for study in settings.studies.values() for backend in study.backends]
     check_known("backend", names or (), known)
     check_known("study", studies or (), settings.studies)
-    found = imported_runs(settings, studies or ())
-    runs = [run for run in found if not names or run.cell.backend in names]
+    imported = imported_runs(settings, studies or ())
+    runs = [run for run in imported if not names or run.cell.backend in names]
     if every:
         _check_all(settings, runs, how)
     else:
@@ -206,12 +206,12 @@ def _repeat_whole(run: Path, how: Compute) -> None:
 
     try:
         with training_progress(read_spec(run)) as on_chunk:
-            steps, found = replay_whole(run, how, on_chunk)
+            steps, comparison = replay_whole(run, how, on_chunk)
     except (BackendError, DataError) as error:
         fail(f"{run}: {NOT_REPEATED}: {error}")
-    if found.outcome == "differs":
-        fail(f"{run}: today's code does not repeat it: {found.why}")
-    typer.echo(f"{run}: today's code repeats all {steps} steps: {found.why}")
+    if comparison.outcome == "differs":
+        fail(f"{run}: today's code does not repeat it: {comparison.why}")
+    typer.echo(f"{run}: today's code repeats all {steps} steps: {comparison.why}")
 
 
 def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:

@@ -61,7 +61,7 @@ def corpus(
     Put them under `model:` in a study of task text. They tie its runs to these files: training
     checks the hash.
     """
-    found = shakespeare.own(folder)
+    text = shakespeare.own(folder)
     typer.echo(f"corpus: {json.dumps(str(folder), ensure_ascii=False)}")
-    typer.echo(f"vocab: {len(found.characters)}")
-    typer.echo(f"corpus_sha256: {found.digest}")
+    typer.echo(f"vocab: {len(text.characters)}")
+    typer.echo(f"corpus_sha256: {text.digest}")

@@ -111,10 +111,10 @@ def _checks(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
     checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
     printed, broken = set(), {}
     try:
-        for study, found in check_all(plan, compute):
-            checks[study].append(found)
-            line = f"{found.name}: {found.text}"
-            if found.failed:
+        for study, check in check_all(plan, compute):
+            checks[study].append(check)
+            line = f"{check.name}: {check.text}"
+            if check.failed:
                 broken.setdefault(line, []).append(study)
             elif line not in printed:
                 printed.add(line)

@@ -80,11 +80,11 @@ def status(
 
     settings = read_config(config, override)
     check_known("study", studies or (), settings.studies)
-    found = status_of(settings, studies or ())
+    result = status_of(settings, studies or ())
     if as_json:
-        print(json.dumps(found.as_json(), indent=2))
+        print(json.dumps(result.as_json(), indent=2))
     else:
-        print_status(found, every_cell=every_cell or bool(studies))
+        print_status(result, every_cell=every_cell or bool(studies))
         if not find_spec("pandas"):  # an installation for training alone has no tables
             return
         from fathom_study.analysis.effects import undecided
@@ -110,11 +110,11 @@ def verify(
     from fathom_study.report.verify import verify as check
 
     settings, values, _ = _read(config, published, override)
-    found = check(settings, values, templates)
-    counts = ", ".join(f"{n} {what}" for what, n in found.checked.items())
-    if found.problems:
-        lines = [*found.problems, f"{len(found.problems)} problems in {counts}"]
-        advice = found.advice(workflow_command(config, override))
+    verification = check(settings, values, templates)
+    counts = ", ".join(f"{n} {what}" for what, n in verification.checked.items())
+    if verification.problems:
+        lines = [*verification.problems, f"{len(verification.problems)} problems in {counts}"]
+        advice = verification.advice(workflow_command(config, override))
         fail("\n".join([*lines, advice] if advice else lines))
     print(f"verified: {counts}")
 

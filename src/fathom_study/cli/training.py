@@ -279,17 +279,17 @@ def _is_free(folder: Path, spec: Spec) -> bool:
     """
     from fathom_study.runs.validate import validate_run
 
-    found = validate_run(folder, spec)
-    if found.manifest and found.manifest.spec_hash != spec.hash():
+    run = validate_run(folder, spec)
+    if run.manifest and run.manifest.spec_hash != spec.hash():
         fail(
-            f"{folder}: contains a run of another spec ({found.reason}); add --replace to replace "
+            f"{folder}: contains a run of another spec ({run.reason}); add --replace to replace "
             "it, or keep it with --out FOLDER or --set results=FOLDER"
         )
-    if found.counts:
+    if run.counts:
         say(
             f"{folder}: already contains this run, and it is current; to train again, add --replace"
         )
-    return not found.counts
+    return not run.counts
 
 
 def _train(spec: Spec, out: Path, compute: Compute) -> None:

@@ -174,13 +174,13 @@ def import_bundle(
     with incoming(home) as folder:
         for cell, manifest in unpack(file, folder).items():
             target = imported_folder(results, cell, manifest.platform)
-            found = compare_existing(manifest, target, cell)
-            if found == "another" and existing == "refuse":
+            outcome = compare_existing(manifest, target, cell)
+            if outcome == "another" and existing == "refuse":
                 raise BundleError(f"{target}: already exists; add --keep or --replace")
-            if found == "another":
-                found = "kept" if existing == "keep" else "imported"
-            done[found].append(cell.path())
-            if found == "imported":
+            if outcome == "another":
+                outcome = "kept" if existing == "keep" else "imported"
+            done[outcome].append(cell.path())
+            if outcome == "imported":
                 new[folder / cell.path()] = target
         for number, (run, target) in enumerate(new.items()):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -219,9 +219,12 @@ def refused_bundles(results: Path) -> list[str]:
 
 def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
     """Record the reason for each refused bundle, None if imported; keep the lines of others."""
-    known, told = refused_bundles(results), {printable(str(f)): why for f, why in bundles.items()}
-    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in told))]
-    lines += [f"{file}: {why}" for file, why in told.items() if why]
+    known, reasons = (
+        refused_bundles(results),
+        {printable(str(f)): why for f, why in bundles.items()},
+    )
+    lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in reasons))]
+    lines += [f"{file}: {why}" for file, why in reasons.items() if why]
     if lines:
         write_text(refused_file(results), "".join(f"{line}\n" for line in lines))
     elif known:

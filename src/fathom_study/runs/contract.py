@@ -106,17 +106,17 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
 
 def without_data(problem: Problem) -> Problem:
     """The same problem, with the task's example in place of every batch: it needs no files."""
-    found = copy.copy(problem)
-    found.task = copy.copy(problem.task)
-    vars(found.task)["batch"] = lambda spec, step: example_batch(spec)
-    return found
+    result = copy.copy(problem)
+    result.task = copy.copy(problem.task)
+    vars(result.task)["batch"] = lambda spec, step: example_batch(spec)
+    return result
 
 
 def plain_problem(problem: Problem) -> Problem:
     """The same problem for the plain network."""
-    found = Problem(problem.spec.model_copy(update={"connection": Plain()}))
-    found.task = problem.task
-    return found
+    plain = Problem(problem.spec.model_copy(update={"connection": Plain()}))
+    plain.task = problem.task
+    return plain
 
 
 def gradients_by_layer(problem: Problem, backend: Backend) -> np.ndarray:
@@ -153,9 +153,9 @@ class Watched:
 
     def _bound(self, *given: Any) -> nn.Module:  # noqa: ANN401
         """The module of a pass, whose attributes are recorded."""
-        found = ModuleConnection.bound(self.whole, *given)
-        self.before = [(part, {**vars(part)}) for part in found.modules()]
-        return found
+        module = ModuleConnection.bound(self.whole, *given)
+        self.before = [(part, {**vars(part)}) for part in module.modules()]
+        return module
 
     def kept(self) -> list[str]:
         """Attributes that the last pass set to an array; the next pass does not see them."""
@@ -192,7 +192,7 @@ class Watched:
         functions = [partial(called, k, layer) for k, layer in enumerate(layers)]
         with created_parameters() as created:
             try:
-                found = self.whole.through(ops, params, x, functions, noise)
+                result = self.whole.through(ops, params, x, functions, noise)
             except (TypeError, AttributeError, RuntimeError, ValueError) as error:
                 if not self.calls and (lines := self.whole.lines_of_branch(params, x)):
                     raise ConfigError(lines) from error
@@ -202,8 +202,8 @@ class Watched:
                 f"{self.whole.settings.module}: parameters: a pass creates {join_values(created)}, "
                 "which no training changes; create them in __init__"
             )
-        check(_form(found[0]), "the output")
-        return found
+        check(_form(result[0]), "the output")
+        return result
 
     def check(self) -> Check:
         """Whether the last pass called every function once, in order."""

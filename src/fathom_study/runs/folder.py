@@ -321,10 +321,10 @@ def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
         if not file.is_file():
             raise RunError(f"{file}: missing")
         try:
-            found = sha256(file)
+            digest = sha256(file)
         except OSError as error:
             raise RunError(f"{file}: cannot be read ({error.strerror})") from error
-        if found != listed.sha256:
+        if digest != listed.sha256:
             raise RunError(f"{file}: its SHA-256 differs from the manifest's")
 
 
@@ -439,8 +439,8 @@ def _check_summary(folder: Path, summary: Summary, spec: Spec) -> None:
     wrong = ["diverged"] if diverged and not summary.diverged else []
     wrong += [
         name
-        for name, found in again.items()
-        if name in summary.metrics and not _may_be(name, summary.metrics[name], found)
+        for name, thinned in again.items()
+        if name in summary.metrics and not _may_be(name, summary.metrics[name], thinned)
     ]
     if wrong:
         raise RunError(f"{folder}/{MANIFEST}: summary: {wrong[0]!r} does not match {METRICS}")
@@ -465,11 +465,11 @@ def _check_arrays(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     try:
         with safe_open(file, framework="numpy") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            found = {name: f"{s.get_dtype()} {s.get_shape()}" for name, s in slices.items()}
+            actual = {name: f"{s.get_dtype()} {s.get_shape()}" for name, s in slices.items()}
     except SafetensorError as error:
         raise RunError(f"{file}: cannot be read ({one_line(str(error), 200)})") from error
     expected = {name: f"F32 {list(shape)}" for name, shape in shapes.items()}
-    for name in {**expected, **found}:
-        has, needs = found.get(name, "absent"), expected.get(name, "absent")
+    for name in {**expected, **actual}:
+        has, needs = actual.get(name, "absent"), expected.get(name, "absent")
         if has != needs:
             raise RunError(f"{file}: {name!r:.40} is {has}, but must be {needs} by {SPEC}")

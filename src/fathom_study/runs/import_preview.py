@@ -59,12 +59,12 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
     def outcome(new: Path, cell: Cell, manifest: Manifest) -> tuple[str, str]:
         """(outcome, reason) for the unpacked run `new`."""
         target = imported_folder(Path(config.results), cell, manifest.platform)
-        found = compare_existing(manifest, target, cell)
+        result = compare_existing(manifest, target, cell)
         other = kept.get((manifest.platform, cell))
-        if found == "imported" and other:
-            found = "same" if other.sha256 == manifest.sha256 else "another"
-        if found != "imported":
-            return found, ""
+        if result == "imported" and other:
+            result = "same" if other.sha256 == manifest.sha256 else "another"
+        if result != "imported":
+            return result, ""
         if cell not in planned:
             return "not asked for", ""
         spec = config.spec(cell)
@@ -83,13 +83,13 @@ def preview_import(config: Config, file: Path) -> list[ImportPreview]:
 
 def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manifest]:
     """The manifests in all other bundles that the results keep, by platform and cell."""
-    found = {}
+    kept = {}
     for other in sorted((Path(config.results) / BUNDLES).glob("*.tar.xz")):
         if not (file.exists() and other.samefile(file)):
             with tempfile.TemporaryDirectory() as folder, suppress(BundleError):  # a damaged one
                 manifests = unpack(other, Path(folder), check=False)
-                found |= {(each.platform, cell): each for cell, each in manifests.items()}
-    return found
+                kept |= {(each.platform, cell): each for cell, each in manifests.items()}
+    return kept
 
 
 def format_previews(previews: Sequence[ImportPreview]) -> Iterator[str]:

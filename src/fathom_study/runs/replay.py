@@ -71,9 +71,9 @@ def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iter
         for place, run in enumerate(group):
             known = read_verdict(run.folder, run.manifest).replay  # perhaps from a smaller group
             steps = max(steps_to_repeat(spec, place), known.steps if known else 0)
-            found = repeat(run, compute, steps)
-            replays.append(Replay(code=code, steps=steps, **found._asdict()))
-            if found.outcome != "agrees":
+            comparison = repeat(run, compute, steps)
+            replays.append(Replay(code=code, steps=steps, **comparison._asdict()))
+            if comparison.outcome != "agrees":
                 break
         yield GroupReplay(group, replays + [None] * (len(group) - len(replays)))
 
@@ -121,12 +121,12 @@ def replay_whole(
     if manifest.summary:
         again = list(thin_rows(again))
     exactly = same_digits(here.model_dump(), manifest.model_dump())
-    found = compare_rows(recorded, again, exactly=exactly, every=True)
+    comparison = compare_rows(recorded, again, exactly=exactly, every=True)
     arrays = [name for name in manifest.files if name.endswith(".safetensors")]
     others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
-    if found.outcome == "agrees" and others:
-        found = found._replace(outcome="differs", why=f"{others[0]} has other numbers")
-    return spec.steps, found
+    if comparison.outcome == "agrees" and others:
+        comparison = comparison._replace(outcome="differs", why=f"{others[0]} has other numbers")
+    return spec.steps, comparison
 
 
 def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
@@ -161,8 +161,8 @@ def compare_rows(
     for step in apart:
         largest |= {name: max(value, largest.get(name, 0.0)) for name, value in step.items()}
     shown = {name: value if math.isfinite(value) else None for name, value in largest.items()}
-    for step, found in enumerate(apart):
-        for name, value in found.items():
+    for step, differences in enumerate(apart):
+        for name, value in differences.items():
             allowed = 0.0 if exactly else tolerance(name, step)
             if value > allowed:
                 old, new = recorded[step][name], again[step].get(name)

@@ -157,12 +157,12 @@ def environment(backend: Backend, threads: int) -> dict[str, Any]:
 
 def arithmetic(backend: Backend) -> dict[str, str]:
     """Versions of compilers, instructions of kernels, and environment variables that set either."""
-    found = backend.arithmetic()
+    values = backend.arithmetic()
     for package in ("numba", "llvmlite"):
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    found |= {name: os.environ[name] for name in TARGETS if name in os.environ}
-    return {name: printable(value) for name, value in found.items()}
+            values[package] = metadata.version(package)
+    values |= {name: os.environ[name] for name in TARGETS if name in os.environ}
+    return {name: printable(value) for name, value in values.items()}
 
 
 DIGITS = ("cpu", "device", "numpy", "threads", "arithmetic", "rounding")

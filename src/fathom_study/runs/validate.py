@@ -41,25 +41,25 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
     """
     manifest: Manifest | None = None
 
-    def found(status: str, reason: str = "", platform: str = "") -> Run:
+    def result(status: str, reason: str = "", platform: str = "") -> Run:
         return Run(spec.cell, folder, platform, status, reason, manifest)
 
     if not (folder / MANIFEST).exists():
         if (folder / PARTIAL).exists():
-            return found("failed", "began and has not finished; run it again to go on")
+            return result("failed", "began and has not finished; run it again to go on")
         if any((folder / name).exists() for name in FILES):
-            return found("corrupt", f"{MANIFEST} is missing")
-        return found("missing")
+            return result("corrupt", f"{MANIFEST} is missing")
+        return result("missing")
     try:
         manifest = read_manifest(folder)
         check_files(folder, manifest, spec.cell)
         if why_stale := _why_stale(folder, manifest, spec):
-            return found("stale", one_line(why_stale), manifest.platform)
+            return result("stale", one_line(why_stale), manifest.platform)
         if read_verdict(folder, manifest).content != "valid":
             check_content(folder, manifest)  # a stale run may have the format of an older code
     except RunError as error:
-        return found("corrupt", one_line(_inside(folder, error)))
-    return found("imported" if imported else "measured", platform=manifest.platform)
+        return result("corrupt", one_line(_inside(folder, error)))
+    return result("imported" if imported else "measured", platform=manifest.platform)
 
 
 def _inside(folder: Path, error: RunError) -> str:

@@ -96,8 +96,8 @@ class GroupReplay:
     @property
     def _decisive(self) -> int | None:
         """The place of the first run that today's code does not repeat; None if there is none."""
-        found = (i for i, r in enumerate(self.replays) if r and r.outcome != "agrees")
-        return next(found, None)
+        places = (i for i, r in enumerate(self.replays) if r and r.outcome != "agrees")
+        return next(places, None)
 
     @property
     def outcome(self) -> str:
@@ -157,5 +157,5 @@ def read_replays(config: Config, group: Sequence[Run]) -> GroupReplay:
         )
         return bool(is_long) and replay.code == code
 
-    found = [read_verdict(run.folder, run.manifest).replay for run in group]
-    return GroupReplay(group, [r if holds(r, place) else None for place, r in enumerate(found)])
+    replays = [read_verdict(run.folder, run.manifest).replay for run in group]
+    return GroupReplay(group, [r if holds(r, place) else None for place, r in enumerate(replays)])

@@ -21,8 +21,8 @@ def cpu_model() -> str:
         import subprocess
 
         query = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-        return found or platform.machine()
+        name = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+        return name or platform.machine()
     try:
         for line in CPUINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
