@@ -165,7 +165,7 @@ def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[s
     """
     there = runs[GROUP].drop_duplicates()
     platforms = {cell: set(group["platform"]) for cell, group in there.groupby(CELL, sort=False)}
-    found: dict[tuple[int, str], tuple[str, str]] = {}
+    pairs: dict[tuple[int, str], tuple[str, str]] = {}
     names = list(config.studies)
     for a, b in ((earlier, later) for i, later in enumerate(names) for earlier in names[:i]):
         for study, depth, variant in platforms:
@@ -173,8 +173,8 @@ def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[s
                 continue
             shared = platforms[a, depth, variant] & platforms[b, depth, variant]
             if len(shared) > 1 and _differ_in_recipe_alone(config, a, b, depth, variant):
-                found.setdefault((depth, variant), (a, b))
-    return found
+                pairs.setdefault((depth, variant), (a, b))
+    return pairs
 
 
 def _differ_in_recipe_alone(config: Config, a: str, b: str, depth: int, variant: str) -> bool:

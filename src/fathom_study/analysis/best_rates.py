@@ -70,12 +70,12 @@ def pairs_at_best_rates(
 
 def families_of_rates(config: Config, runs: Runs) -> list[list[str]]:
     """Groups of FEWEST_RATES or more variants that differ in the rate alone, by ascending rate."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    by_settings: dict[str, dict[str, float]] = defaultdict(dict)
     for variant, rows in runs.items():
         settings = config.spec(Cell.parse(rows.iloc[0]["key"])).model_dump() | OF_THE_CELL
         rate = settings["optimizer"].pop("lr")
-        found[json.dumps(settings, sort_keys=True)][variant] = rate
-    tried = (sorted(rates, key=rates.__getitem__) for rates in found.values())
+        by_settings[json.dumps(settings, sort_keys=True)][variant] = rate
+    tried = (sorted(rates, key=rates.__getitem__) for rates in by_settings.values())
     return [rates for rates in tried if len(rates) >= FEWEST_RATES]
 
 

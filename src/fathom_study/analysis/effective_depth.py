@@ -68,9 +68,9 @@ def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
             for depth, variant in itertools.product(sorted(runs["depth"].unique()), alike):
                 if (variant, depth) not in of:
                     continue
-                found = _row(of[variant, depth], plain, scores[name])
+                new_rows = _row(of[variant, depth], plain, scores[name])
                 labels = {"study": name, "platform": platform, "depth": depth, "variant": variant}
-                rows += [{**labels, "against": control, **row} for row in found]
+                rows += [{**labels, "against": control, **row} for row in new_rows]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -90,7 +90,7 @@ def _row(
     if len(counts) < CONTROL_DEPTHS:
         return
     finite = {depth: finite_scores(runs) for depth, runs in counts.items()}
-    whole = {depth: found for depth, found in finite.items() if len(found) == len(counts[depth])}
+    whole = {depth: scores for depth, scores in finite.items() if len(scores) == len(counts[depth])}
     if not whole:
         return
     ratio = is_ratio(score.metric) and all((v > 0).all() for v in [values, *whole.values()])
@@ -123,10 +123,10 @@ def _worse_by(
     """
     if (theirs - ours).abs().max() < FLOAT32_TOLERANCE:
         return 0.0, 0.0, 0.0
-    found = t_interval(sign * differences(theirs, ours, ratio=ratio))
-    if math.isnan(found.half):
-        return found.mean, found.mean, found.mean
-    return found.mean, found.low, found.high
+    interval = t_interval(sign * differences(theirs, ours, ratio=ratio))
+    if math.isnan(interval.half):
+        return interval.mean, interval.mean, interval.mean
+    return interval.mean, interval.low, interval.high
 
 
 # --- reading a depth from a curve -----------------------------------------------------------------

@@ -109,7 +109,7 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     valid, scores = counted(cells), scores_of(config)
     rows = []
     for name in config.studies:
-        found = []
+        study_rows = []
         for platform, depth, by_variant in runs_by_place(valid, name):
             for one in _comparisons(config, name, by_variant, scores[name]):
                 pair = one.variant, one.against
@@ -131,12 +131,12 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
                 # A single stream has no similarity of streams and no matrices to differ in.
                 is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
                 of_score_alone = one.question == AT_BEST_RATE or is_plain
-                found += [
+                study_rows += [
                     {**labels, **row}
                     for row in _effects(one, scores[name])
                     if row["metric"] == "score" or not of_score_alone
                 ]
-        rows += _judge_together(found, scores[name])
+        rows += _judge_together(study_rows, scores[name])
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
 
@@ -243,8 +243,8 @@ def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
     """The trained ladders of a study."""
     settings = config.studies[study]
     bases = [base for base in settings.ladder if base in runs]
-    found = {base: read_ladder(settings.rungs(base), runs) for base in bases}
-    return {base: ladder for base, ladder in found.items() if len(ladder.columns) > 1}
+    ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases}
+    return {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
 
 
 def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
@@ -280,35 +280,35 @@ def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
         ratio = unit == PERCENT
         values = [pd.to_numeric(side[metric]) for side in (one.ours, one.theirs)]
         difference = (values[0] - values[1]).dropna()
-        found = t_interval(differences(*values, ratio=ratio))
-        if not found.n:
+        interval = t_interval(differences(*values, ratio=ratio))
+        if not interval.n:
             continue
         against = values[1][difference.index]
         mean = mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"]
-        low, high = ends_of(found, unit, name, mean)
+        low, high = ends_of(interval, unit, name, mean)
         row = {
             "metric": metric,
             "unit": unit,
-            "seeds": found.n,
-            "effect": in_unit(found.mean, unit),
+            "seeds": interval.n,
+            "effect": in_unit(interval.mean, unit),
             "low": low,
             "high": high,
             "against_mean": mean,
             "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio)).sd, unit),
-            "p": p_value(found),
-            "on_scale": found,
+            "p": p_value(interval),
+            "on_scale": interval,
             "ladder": "",
-            "is_rounding": found.n >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
+            "is_rounding": interval.n >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
         }
         yield row | (_in_steps(one, score) if metric == "score" else {})
 
 
-def ends_of(found: Interval, unit: str, metric: str, of: float) -> tuple[float, float]:
+def ends_of(interval: Interval, unit: str, metric: str, of: float) -> tuple[float, float]:
     """The ends of an effect's interval in its unit, clipped to the metric's bounds.
 
     `of`: the mean of the side that the effect is relative to.
     """
-    low, high = (in_unit(end, unit) for end in (found.low, found.high))
+    low, high = (in_unit(end, unit) for end in (interval.low, interval.high))
     if unit == PERCENT:  # both ends of a ratio are possible
         return low, high
     least, most = (in_unit(end - of, unit) for end in tasks.bounds_of(metric))
@@ -344,8 +344,8 @@ def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[s
             row["p_holm"] = p_holm.get(_same_numbers(row), math.nan)
             row["verdict"] = _verdict(row, score)
             if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
-                found = row["on_scale"]
-                row["seeds_needed"] = seeds_to_decide(found.mean, found.sd, len(p_of))
+                interval = row["on_scale"]
+                row["seeds_needed"] = seeds_to_decide(interval.mean, interval.sd, len(p_of))
     yield from rows
 
 

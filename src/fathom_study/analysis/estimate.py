@@ -71,8 +71,8 @@ LOG10 = "log10"
 
 def estimate_mean(values: pd.Series, what: str, unit: str = "") -> Estimate:
     """The mean of the finite values with Student's interval."""
-    found = t_interval(values)
-    return Estimate(what, found.mean, found.low, found.high, found.n, unit)
+    interval = t_interval(values)
+    return Estimate(what, interval.mean, interval.low, interval.high, interval.n, unit)
 
 
 def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -> Estimate:
@@ -90,6 +90,6 @@ def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -
 
 def predict_one_more(values: pd.Series, what: str) -> Estimate:
     """The mean with the prediction interval of one more value: √(n + 1) times that of the mean."""
-    found = estimate_mean(values, what)
-    half = (found.high - found.mean) * math.sqrt(found.n + 1)
-    return replace(found, low=found.mean - half, high=found.mean + half)
+    estimate = estimate_mean(values, what)
+    half = (estimate.high - estimate.mean) * math.sqrt(estimate.n + 1)
+    return replace(estimate, low=estimate.mean - half, high=estimate.mean + half)

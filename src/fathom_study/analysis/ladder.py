@@ -37,12 +37,12 @@ def ladder_at(chosen: Mapping[int, str], ladders: Ladders) -> pd.DataFrame:
 
     It has the factors that all of these ladders have; others would lack a score at some seed.
     """
-    found = {
+    scores = {
         seed: ladders[label].loc[seed]
         for seed, label in chosen.items()
         if label in ladders and seed in ladders[label].index
     }
-    return pd.DataFrame(found).T.dropna(axis="columns")
+    return pd.DataFrame(scores).T.dropna(axis="columns")
 
 
 def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> float:
@@ -75,8 +75,8 @@ def is_equivalent(logs: Interval) -> bool:
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:
     """ln m by seed, for the seeds that both have. `ladder`: as returned by `read_ladder`."""
     seeds = ladder.index.intersection(scores.index)
-    found = [log_multiplier(dict(ladder.loc[seed]), scores[seed], sign) for seed in seeds]
-    return pd.Series(found, seeds, dtype=float)
+    logs = [log_multiplier(dict(ladder.loc[seed]), scores[seed], sign) for seed in seeds]
+    return pd.Series(logs, seeds, dtype=float)
 
 
 def compare_multipliers(one: pd.Series, other: pd.Series) -> Interval | None:

@@ -68,9 +68,11 @@ def labels_of(
     """
     platforms = [Platform.parse(name) for name in dict.fromkeys(names)]
     several = len({platform.machine for platform in platforms}) > 1
-    found = dict(FRAMEWORKS)
+    display_names = dict(FRAMEWORKS)
     for platform in platforms:
         framework = FRAMEWORKS.get(platform.backend, platform.backend)
         machine = labels.get(platform.machine, platform.machine)
-        found[platform.name] = f"{framework} on {machine}" if several and machine else framework
-    return found
+        display_names[platform.name] = (
+            f"{framework} on {machine}" if several and machine else framework
+        )
+    return display_names

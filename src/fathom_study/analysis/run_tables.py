@@ -186,7 +186,7 @@ def write_steps(file: Path, runs: Iterable[Run], rows: Rows) -> None:
 
 def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
     """The table of profiles: a row per value of every profile of the runs that count."""
-    found = []
+    profile_rows = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}
         names = set(chain.from_iterable(rows.get(run.folder, ())))
@@ -195,8 +195,8 @@ def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
             for name, value in row.items():
                 metric, at = places[name]
                 if at is not None:
-                    found.append({**of_run, "metric": metric, "at": at, "value": value})
-    return table_of(found, PROFILES)
+                    profile_rows.append({**of_run, "metric": metric, "at": at, "value": value})
+    return table_of(profile_rows, PROFILES)
 
 
 SYSTEM = ("os", "cpu", "python", "numpy", "threads")
@@ -250,10 +250,10 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
         }
         averaged = {name: bounds for name, bounds in tasks.averaged().items() if name in cells}
         for metric, bounds in {"score": tasks.bounds_of(row["score_metric"]), **averaged}.items():
-            found = mean_with_ci(seeds[metric], bounds)
+            parts = mean_with_ci(seeds[metric], bounds)
             if metric in tasks.times():
-                found["fastest"] = seeds[metric].min()
-            row |= {f"{metric}_{part}": value for part, value in found.items()}
+                parts["fastest"] = seeds[metric].min()
+            row |= {f"{metric}_{part}": value for part, value in parts.items()}
         rows.append(row)
     return table_of(rows, "summary.csv")
 

@@ -57,15 +57,15 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
     loss; NaN if runs have none.
     """
     valid, scores = counted(cells), scores_of(config)
-    told = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
-    found = []
+    by_key = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
+    sizes = []
     for name, study in config.studies.items():
         for labels, pair in _designs(config, name, valid) if study.plain_at_size else ():
-            row = told.get(tuple(labels[key] for key in (*KEY, "rate")))
+            row = by_key.get(tuple(labels[key] for key in (*KEY, "rate")))
             if row is None:  # without a common seed
                 continue
             of_size = (valid["study"] == name) & (valid["depth"] == labels["depth"])
-            found.append(
+            sizes.append(
                 labels
                 | {"backend": Platform.parse(labels["platform"]).backend}
                 | _size(config, labels)
@@ -73,10 +73,10 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
                 | _gain(pair, scores[name])
                 | {column: row[column] for column in OF_WORTH}
             )
-    _name_designs(found)
-    _add_costs(found, config)
+    _name_designs(sizes)
+    _add_costs(sizes, config)
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(found, key=lambda row: -row["seeds"]):
+    for row in sorted(sizes, key=lambda row: -row["seeds"]):
         chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
     read = [key[:2] for key, row in chosen.items() if row["answer"]]
     rows = sorted(
@@ -93,14 +93,14 @@ def _designs(
     config: Config, study: str, cells: pd.DataFrame
 ) -> Iterator[tuple[dict[str, Any], Pair]]:
     """The pairs of a study's connections with the plain network of the size, at one rate."""
-    settings, found, against = config.studies[study], [], {}
+    settings, pairs, against = config.studies[study], [], {}
     for labels, pair in pairs_of(config, study, cells):
         variant, plain = labels["variant"], labels["against"]
         scheme = config.connection(study, variant)
         is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
         if is_design and pair.rate == ONE_RATE and plain in settings.plain_at_size:
-            found.append((labels | {"scheme": scheme.model_dump_json()}, pair))
-    for labels, pair in sorted(found, key=lambda one: settings.plain_at_size.index(one[1].against)):
+            pairs.append((labels | {"scheme": scheme.model_dump_json()}, pair))
+    for labels, pair in sorted(pairs, key=lambda one: settings.plain_at_size.index(one[1].against)):
         if against.setdefault((labels["platform"], labels["depth"]), pair.against) == pair.against:
             yield labels, pair
 
@@ -125,27 +125,27 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
     Means are over the platforms and seeds that all rates have. A rate at which one of these runs
     diverged is not the best one.
     """
-    settings, found = config.studies[study], defaultdict(dict)
+    settings, by_rate = config.studies[study], defaultdict(dict)
     for run in runs.to_dict("records"):
         variant = run["variant"]
         changed = settings.changes(variant).keys() - {"optimizer"}
         is_rung = variant in settings.ladder_trainings
         if config.connection(study, variant).kind == "plain" and not (changed or is_rung):
             rate = settings.of(variant).optimizer.lr
-            found[rate][run["platform"], run["seed"]] = run.get("tuning_loss", math.nan)
-    common = set.intersection(*map(set, found.values())) if found else set()
-    means = {rate: np.mean([losses[one] for one in common]) for rate, losses in found.items()}
+            by_rate[rate][run["platform"], run["seed"]] = run.get("tuning_loss", math.nan)
+    common = set.intersection(*map(set, by_rate.values())) if by_rate else set()
+    means = {rate: np.mean([losses[one] for one in common]) for rate, losses in by_rate.items()}
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
-    best = min(known, key=known.__getitem__) if common and len(found) > 1 and known else math.nan
-    return {"tried": " ".join(f"{rate:g}" for rate in sorted(found)), "best_tried": best}
+    best = min(known, key=known.__getitem__) if common and len(by_rate) > 1 and known else math.nan
+    return {"tried": " ".join(f"{rate:g}" for rate in sorted(by_rate)), "best_tried": best}
 
 
 def _gain(pair: Pair, score: Score) -> dict[str, float]:
     """Mean nats below the plain network after equal steps, with the interval over common seeds."""
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
-    found = t_interval((nats * (pair.theirs - pair.ours)).dropna())
-    ends = {"gain": found.mean, "gain_low": found.low, "gain_high": found.high}
-    return {"seeds": found.n, **ends}
+    interval = t_interval((nats * (pair.theirs - pair.ours)).dropna())
+    ends = {"gain": interval.mean, "gain_low": interval.low, "gain_high": interval.high}
+    return {"seeds": interval.n, **ends}
 
 
 def _name_designs(rows: Sequence[dict[str, Any]]) -> None:

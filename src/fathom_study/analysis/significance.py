@@ -24,18 +24,20 @@ FLOAT32_TOLERANCE = 1e-5
 """Largest difference over seeds that another order of float32 sums explains."""
 
 
-def p_value(found: Interval) -> float:
+def p_value(interval: Interval) -> float:
     """The two-sided p-value of Student's t for a mean of zero.
 
     NaN without an interval. For equal values, which have no spread: 1 if all are zero, else 0.
     """
-    if math.isnan(found.half):
+    if math.isnan(interval.half):
         return math.nan
-    if found.sd == 0:
-        return float(found.mean == 0)
+    if interval.sd == 0:
+        return float(interval.mean == 0)
     from scipy.special import stdtr
 
-    return float(2 * stdtr(found.n - 1, -abs(found.mean) * math.sqrt(found.n) / found.sd))
+    return float(
+        2 * stdtr(interval.n - 1, -abs(interval.mean) * math.sqrt(interval.n) / interval.sd)
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -44,11 +46,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Controls the family-wise error rate under any dependence of the tests.
     """
     order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
-    found, largest = [math.nan] * len(p_values), 0.0
+    corrected, largest = [math.nan] * len(p_values), 0.0
     for rank, (p, i) in enumerate(order):
         largest = max(largest, min(1.0, (len(order) - rank) * p))
-        found[i] = largest
-    return found
+        corrected[i] = largest
+    return corrected
 
 
 def tests_on(

@@ -78,8 +78,8 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
                 for base, family in _families(config, name, depth, platform).items()
                 if all(label in by_label for label in family.values())
             }
-            told = {
-                base: _told(study, family, by_label, scores[name])
+            columns = {
+                base: _variant_columns(study, family, by_label, scores[name])
                 | _spiked(steps, name, platform, depth, family.values())
                 for base, family in here.items()
             }
@@ -87,7 +87,7 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
             for base, against in _pairs(config, name, here):
                 pair = {"variant": base, "against": against}
                 verdict = _compare(study, here[base], here[against], by_label) if against else {}
-                rows.append(labels | pair | told[base] | verdict)
+                rows.append(labels | pair | columns[base] | verdict)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -132,11 +132,13 @@ def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.S
     does = {rate: trains(study, runs[label]) for rate, label in family.items()}
     table = pd.DataFrame(does).dropna().astype(bool)
     rates = np.array(list(table.columns), float)
-    found = [max(rates[row], default=0.0) for row in table.to_numpy()]
-    return pd.Series(found, table.index, dtype=float)
+    largest = [max(rates[row], default=0.0) for row in table.to_numpy()]
+    return pd.Series(largest, table.index, dtype=float)
 
 
-def _told(study: Study, family: Mapping[float, str], runs: Runs, score: Score) -> dict[str, Any]:
+def _variant_columns(
+    study: Study, family: Mapping[float, str], runs: Runs, score: Score
+) -> dict[str, Any]:
     """The columns of a row about one variant, except its spikes."""
     largest = largest_rates(study, family, runs)
     of_all = pd.concat([runs[label] for label in family.values()])
@@ -200,14 +202,14 @@ def _spiked(
         & (steps["depth"] == depth)
         & steps["variant"].isin(list(labels))
     ]
-    found = [
+    counts = [
         count_spikes(rows.sort_values("step")["loss"].to_numpy(float))
         for _, rows in own.groupby(["variant", "seed"])
     ]
     return {
-        "spikes": sum(spikes for spikes, _ in found),
-        "recovered": sum(recovered for _, recovered in found),
-        "spiked": sum(spikes > 0 for spikes, _ in found),
+        "spikes": sum(spikes for spikes, _ in counts),
+        "recovered": sum(recovered for _, recovered in counts),
+        "spiked": sum(spikes > 0 for spikes, _ in counts),
     }
 
 
@@ -243,12 +245,12 @@ def _compare(
         for family in (our_family, their_family)
     )
     seeds, top = ours.index.intersection(theirs.index), max(common, default=math.nan)
-    found = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
-    counts = Counter(found.values())
+    verdicts = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
+    counts = Counter(verdicts.values())
     factors = pd.Series(
         [
             ours[seed] / theirs[seed]
-            for seed, word in found.items()
+            for seed, word in verdicts.items()
             if word and ours[seed] and theirs[seed] and top not in (ours[seed], theirs[seed])
         ],
         dtype=float,
@@ -271,9 +273,9 @@ def _one_seed(ours: float, theirs: float, top: float) -> str:
 
 def _median(values: pd.Series, name: str) -> dict[str, float]:
     """The median of rates or ratios on a log scale, with the range; empty without values."""
-    found = sorted(values.tolist())
-    if not found:
+    ordered = sorted(values.tolist())
+    if not ordered:
         return {}
-    low, high = found[(len(found) - 1) // 2], found[len(found) // 2]
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     middle = low if low == high else math.sqrt(low * high)
-    return {name: middle, f"{name}_low": found[0], f"{name}_high": found[-1]}
+    return {name: middle, f"{name}_low": ordered[0], f"{name}_high": ordered[-1]}

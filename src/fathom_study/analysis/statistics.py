@@ -98,8 +98,8 @@ def differences(one: pd.Series, other: pd.Series, *, ratio: bool) -> pd.Series:
 
 def _finite(values: pd.Series | np.ndarray) -> np.ndarray:
     """The values that are not NaN. A NumPy array: small pandas series take ten times as long."""
-    found = np.asarray(values, dtype=float)
-    return found[~np.isnan(found)]
+    numbers = np.asarray(values, dtype=float)
+    return numbers[~np.isnan(numbers)]
 
 
 def _sum(values: Iterable[float]) -> float:
@@ -129,8 +129,10 @@ def mean_with_ci(values: pd.Series, bounds: tuple[float, float] = UNBOUNDED) -> 
         # Relative to the first value, so that the mean of equal values is exact; see also `log10`.
         unit = float(finite[0])
         ratios = (finite / unit).tolist()
-        found = t_interval(np.array([math.log10(v) if v else -math.inf for v in ratios]))
-        logs = np.clip([found.low, found.mean, found.high], -FARTHEST, FARTHEST)
+        log_interval = t_interval(np.array([math.log10(v) if v else -math.inf for v in ratios]))
+        logs = np.clip(
+            [log_interval.low, log_interval.mean, log_interval.high], -FARTHEST, FARTHEST
+        )
         low, mean, high = (unit * math.pow(10.0, log) for log in logs)
     else:
         low, high = (float(np.clip(end, *bounds)) for end in (plain.low, plain.high))

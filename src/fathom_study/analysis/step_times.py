@@ -66,7 +66,7 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
     if not config.step_times:
         return {}
     table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
-    found = {}
+    times = {}
     for row in table.itertuples():
         if row.study not in config.studies:
             continue
@@ -82,8 +82,8 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         # Runs made here have no machine name: each time is also stored under an empty one.
         for variant, machine in itertools.product(alike, (row.machine, "")):
             key = row.study, row.depth, variant, Platform(row.backend, machine).name
-            found[key] = StepTime(**fields)
-    return found
+            times[key] = StepTime(**fields)
+    return times
 
 
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:

@@ -194,8 +194,8 @@ def read_losses(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
 def _read_steps(folder: Path, studies: Iterable[str], only: Sequence[str] | None) -> pd.DataFrame:
     tables = [read_table(of_study(folder, study) / STEPS, only=only) for study in studies]
     # Empty tables are skipped: their columns have no type.
-    found = [table for table in tables if len(table)] or tables[:1]
-    return pd.concat(found, ignore_index=True) if found else table_of([], STEPS)
+    kept = [table for table in tables if len(table)] or tables[:1]
+    return pd.concat(kept, ignore_index=True) if kept else table_of([], STEPS)
 
 
 def is_whole(steps: pd.DataFrame) -> pd.Series:

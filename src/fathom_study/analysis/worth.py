@@ -78,26 +78,26 @@ def worth_table(
     times, wider = read_step_times(config), read_step_times(config, wider=True)
     by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
     for name in config.studies:
-        found = []
+        study_rows = []
         for labels, pair in pairs_of(config, name, valid):
             row = _row(pair, scores[name])
             if row is None:
                 continue
             deep = by_depth.get(tuple(labels[key] for key in KEY))
-            is_told = deep is not None and pair.rate == ONE_RATE
+            has_depth_multiplier = deep is not None and pair.rate == ONE_RATE
             chosen = config.studies[name].chosen_after_looking_at(
                 labels["depth"], pair.variant if pair.rate == ONE_RATE else ""
             )
-            found.append(
+            study_rows.append(
                 labels
                 | {"after_looking": chosen}
                 | row
                 | _cost(times, labels, row)
                 | _cost_wider(wider, labels)
-                | (_depth_multiplier(deep) if is_told else {})
+                | (_depth_multiplier(deep) if has_depth_multiplier else {})
             )
         is_asked = (effects["study"] == name) & (effects["metric"] == "score")
-        rows += _judged(found, effects[is_asked])
+        rows += _judged(study_rows, effects[is_asked])
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
@@ -163,8 +163,8 @@ def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFram
         for factor, label in settings.rungs(base).items()
     }
     own = cells[(cells["study"] == study) & cells["variant"].isin(places)]
-    found = [places[label] for label in own["variant"]]
-    return own.assign(variant=[base for base, _ in found], factor=[factor for _, factor in found])
+    rungs = [places[label] for label in own["variant"]]
+    return own.assign(variant=[base for base, _ in rungs], factor=[factor for _, factor in rungs])
 
 
 # --- one row --------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     of_scores = t_interval(differences(pair.ours[seeds], pair.theirs[seeds], ratio=ratio))
     unit, plain = unit_of(score), pair.theirs[seeds].mean()
     low, high = ends_of(of_scores, unit, score.metric, plain)
-    found = {"seeds": len(seeds), "unit": unit, "change": in_unit(of_scores.mean, unit)}
-    found |= {"change_low": low, "change_high": high, "answer": ""}
+    row = {"seeds": len(seeds), "unit": unit, "change": in_unit(of_scores.mean, unit)}
+    row |= {"change_low": low, "change_high": high, "answer": ""}
     if len(pair.ladder.columns) < 2 or pair.ladder.index.intersection(seeds).empty:
-        return found
+        return row
     is_better = sign * of_scores.mean < 0
-    return found | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
+    return row | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
 
 
 def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
@@ -193,21 +193,21 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
     logs = log_multipliers(pair.ladder, pair.ours, sign)
     below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
     ends = math.log(factors[0]), math.log(factors[-1])
-    found = t_interval(np.clip(logs, *ends))
+    interval = t_interval(np.clip(logs, *ends))
     if below or beyond:
-        found = found._replace(half=math.nan)
+        interval = interval._replace(half=math.nan)
     answer = {(False, False): "at", (True, False): "below", (False, True): "beyond"}
     return {
         "answer": answer.get((below > 0, beyond > 0), "both"),
         "on_ladder": len(logs),
         "outside": below + beyond,
-        "multiplier": math.exp(found.mean),
-        "low": math.exp(found.low),
-        "high": math.exp(found.high),
+        "multiplier": math.exp(interval.mean),
+        "low": math.exp(interval.low),
+        "high": math.exp(interval.high),
         "least": factors[0],
         "most": factors[-1],
-        "is_equivalent": not math.isnan(found.half) and is_equivalent(found),
-        "break_even": math.exp(found.mean) - 1,
+        "is_equivalent": not math.isnan(interval.half) and is_equivalent(interval),
+        "break_even": math.exp(interval.mean) - 1,
     }
 
 
@@ -226,11 +226,11 @@ def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[d
     others = [row for row in judged if _key(row, row["rate"]) not in p_asked]
     for platform in dict.fromkeys(row["platform"] for row in judged):
         tests = tests_on(platform, asked, PAIR)
-        found = {(row["depth"], row["effect"], row["p"]): row["p"] for row in tests}
+        p_of = {(row["depth"], row["effect"], row["p"]): row["p"] for row in tests}
         unasked = tests_on(platform, others, ("depth", "rate", "variant", "against"))
-        both = holm([*found.values(), *(row["p"] for row in unasked)])
+        both = holm([*p_of.values(), *(row["p"] for row in unasked)])
         keys = [_key(row, row["rate"]) for row in unasked]
-        p_holm = p_asked | dict(zip(keys, both[len(found) :], strict=True))
+        p_holm = p_asked | dict(zip(keys, both[len(p_of) :], strict=True))
         for row in (row for row in judged if row["platform"] == platform):
             p = p_holm.get(_key(row, row["rate"]), math.nan)
             verdict = score_verdict(
@@ -251,16 +251,16 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
     """
     counted_work = {key[:3]: time for key, time in times.items()}
     ours, theirs = _sides(counted_work, labels)
-    found = {"width": ours.width} if ours else {}
+    columns = {"width": ours.width} if ours else {}
     if ours and theirs:
-        found |= counted_ratios(ours, theirs)
+        columns |= counted_ratios(ours, theirs)
     ours, theirs = _sides(times, labels, labels["platform"])
     if ours and theirs and not math.isnan(ours.seconds):
-        found |= ratios("cost", ours, theirs) | {"machine": ours.machine}
+        columns |= ratios("cost", ours, theirs) | {"machine": ours.machine}
         if row["answer"]:
             names = {"": "multiplier", "_low": "low", "_high": "high"}
-            found |= {f"net{end}": row[name] / found["cost"] for end, name in names.items()}
-    return found
+            columns |= {f"net{end}": row[name] / columns["cost"] for end, name in names.items()}
+    return columns
 
 
 def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,10 +276,10 @@ def ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
 
     If both were timed in the same turns, it is the median of the ratios within turns.
     """
-    found = ours.ratio, ours.ratio_low, ours.ratio_high
+    values = ours.ratio, ours.ratio_low, ours.ratio_high
     if math.isnan(ours.ratio):
-        found = tuple(time / theirs.seconds for time in (ours.seconds, ours.low, ours.high))
-    return dict(zip((name, f"{name}_low", f"{name}_high"), found, strict=True))
+        values = tuple(time / theirs.seconds for time in (ours.seconds, ours.low, ours.high))
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def counted_ratios(ours: StepTime, theirs: StepTime) -> dict[str, float]:
