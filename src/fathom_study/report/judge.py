@@ -129,15 +129,15 @@ class Plan:
 
     def to_train(self) -> list[Cell]:
         """Cells of the connection; without a kept result, also those of the plain network."""
-        found = [cell for study in self.config.studies for cell in self.cells(study)]
+        cells = [cell for study in self.config.studies for cell in self.cells(study)]
         if self.kept is None:
             for name, study in self.config.studies.items():
                 plain = self.config.plain(name)
                 for rung in study.rungs(plain).values():
-                    found += self.cells(name, rung)
+                    cells += self.cells(name, rung)
                 for depth in study.values("depths"):
-                    found += self.cells(name, plain, depth)
-        return list(dict.fromkeys(found))
+                    cells += self.cells(name, plain, depth)
+        return list(dict.fromkeys(cells))
 
 
 def make_plan(
@@ -292,8 +292,8 @@ def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     yield Check("operations of a step", counted)
     by_layer = {"connection": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
-    told = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
-    ends = f"first and last layer, relative to the mean: {'; '.join(told)}"
+    phrases = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
+    ends = f"first and last layer, relative to the mean: {'; '.join(phrases)}"
     reached = shares["connection"][shares["connection"] > 0]  # zeros are chosen, as in ReZero
     fall = reached.max() / reached.min() if len(reached) else 1.0
     if fall > VANISHING:
@@ -313,12 +313,14 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
             return Check(name, f"the kept run of {cell} has another spec; add --quick", failed=True)
         manifest = read_manifest(folder)
         run = Run(cell, folder, manifest.platform, "imported", "", manifest)
-        found = repeat(run, compute, 3)
-    if found.outcome == "unavailable":
-        return Check(name, f"not compared: {found.why}")
-    if found.outcome == "agrees":
-        return Check(name, f"the kept run's first steps, {found.why}")
-    return Check(name, f"{found.why}; add --quick to train the plain network here", failed=True)
+        comparison = repeat(run, compute, 3)
+    if comparison.outcome == "unavailable":
+        return Check(name, f"not compared: {comparison.why}")
+    if comparison.outcome == "agrees":
+        return Check(name, f"the kept run's first steps, {comparison.why}")
+    return Check(
+        name, f"{comparison.why}; add --quick to train the plain network here", failed=True
+    )
 
 
 def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
@@ -406,7 +408,7 @@ FIRST_LOOK = {
 
 def _verdict(plan: Plan, judged: Sequence[Mapping[str, Any]]) -> str:
     """The verdict of each study in one line."""
-    told = []
+    phrases = []
     for study in judged:
         worth = study["own"]["worth"]
         if study["diverged"] == study["seeds"]:
@@ -415,9 +417,9 @@ def _verdict(plan: Plan, judged: Sequence[Mapping[str, Any]]) -> str:
             said = f"{worth['verdict']}, {saved_in_words(worth)}"
         else:
             said = "worth unknown"
-        told.append(f"{study['name']}: {said} ({study['steps']} steps)")
+        phrases.append(f"{study['name']}: {said} ({study['steps']} steps)")
     rest = "" if plan.kept else "; only the full scale decides, without --quick"
-    return f"{plan.name}: {'; '.join(told)}{rest}"
+    return f"{plan.name}: {'; '.join(phrases)}{rest}"
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
@@ -480,7 +482,7 @@ def _judged(
         for variant, runs in here(cells).groupby("variant", sort=False)
         if variant in settings.compared
     ]
-    told = {check.name: check.text for check in checks}
+    texts = {check.name: check.text for check in checks}
     cost = next(check.value for check in checks if check.name == COST)
     own = next(row for row in rows if row["variant"] == plan.label)
     return {
@@ -495,7 +497,7 @@ def _judged(
         "cost": cost,
         "net": _net(own["worth"], cost),
         "has_ladder": bool(settings.ladder),
-        "checks": told,
+        "checks": texts,
         "diagnostics": list(_diagnostics(ours)),
         "rows": sorted(rows, key=lambda row: _order(row, score.better)),
     }

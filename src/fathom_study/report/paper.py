@@ -142,7 +142,7 @@ def hash_tables(tables: Path, studies: Iterable[str]) -> str:
     """SHA-256 of the content of the paper's tables, in the order of their names, and all steps."""
     files = [tables / f"{table}.csv" for table in sorted(TABLES)]
     files += [of_study(tables, study) / STEPS for study in studies]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in files:
-        found.update(content(file))
-    return found.hexdigest()
+        digest.update(content(file))
+    return digest.hexdigest()

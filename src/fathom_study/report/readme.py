@@ -66,20 +66,20 @@ that correction, so an undecided one may exclude 1.*
 
 def worth() -> str:
     """The table of worth under its heading, and a list of other sizes."""
-    told = worth_section(_worth(), _published().worth.task, _labels())
-    return told + at_sizes(_sizes())
+    section = worth_section(_worth(), _published().worth.task, _labels())
+    return section + at_sizes(_sizes())
 
 
 def at_sizes(sizes: pd.DataFrame) -> str:
     """A list of other sizes; one of the answers has the results there."""
-    found = [
+    phrases = [
         f"{list_words(sorted(set(sizes[column].astype(int))))} {column}"
         for column in ("channels", "layers", "steps")
         if sizes[column].nunique() > 1
     ]
     return f"""\
 RESULTS.md also has [other sizes]({REFERENCE}/RESULTS.md#does-it-hold-at-other-sizes):
-{"; ".join(found)}.
+{"; ".join(phrases)}.
 
 """
 
@@ -92,7 +92,7 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
         for verdict in (EQUIVALENT, UNDECIDED)
     }
     equal = ", ".join(_name(row, labels) for row in by_verdict[EQUIVALENT])
-    told = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
+    differing = [row for row in rows if row["verdict"] in (BETTER, WORSE)]
     study = f"{REFERENCE}/studies/{shown.study}.md"
     rates = "At its *best rate* each network has its own best learning rate. "
     others = f"Equivalent {WITHIN}: {as_prose(equal)}.\n\n" if equal else ""
@@ -103,10 +103,10 @@ def worth_section(shown: WorthPresenter, task: str, labels: Mapping[str, str]) -
 Results on {task}, {first["depth"]:g} layers. *Steps saved* is the share of the plain network's
 training steps that a connection saves, with its 95 % interval over seeds
 ([definition](docs/definitions.md#worth), [study]({study})).
-{rates if any(row["rate"] == BEST_RATES for row in told) else ""}These are significantly better
+{rates if any(row["rate"] == BEST_RATES for row in differing) else ""}These are significantly better
 or worse:
 
-{worth_table(told, labels)}
+{worth_table(differing, labels)}
 {others}"""
 
 

@@ -34,8 +34,8 @@ def records(table: pd.DataFrame) -> list[Record]:
 
 def significant(rows: Sequence[Record]) -> list[Record]:
     """The significant effects, the largest first."""
-    found = [row for row in rows if row["verdict"] in (BETTER, WORSE, HIGHER, LOWER)]
-    return sorted(found, key=lambda row: -size_of(row))
+    effects = [row for row in rows if row["verdict"] in (BETTER, WORSE, HIGHER, LOWER)]
+    return sorted(effects, key=lambda row: -size_of(row))
 
 
 def group_uncounted(cells: pd.DataFrame) -> list[Record]:

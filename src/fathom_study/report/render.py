@@ -284,7 +284,7 @@ SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$@]|(?<=www)\.|:(?=//)")
 
 def escape_markdown(text: str) -> str:
     """Markdown that shows the text literally, in a sentence or in a cell of a table."""
-    return SPECIAL.sub(lambda found: f"\\{found[0]}", printable(text))
+    return SPECIAL.sub(lambda match: f"\\{match[0]}", printable(text))
 
 
 IN_WORD = re.compile(r"(?<=[^\W_])\\_(?=[^\W_])")
@@ -349,9 +349,9 @@ def check_numbers(templates: Path) -> None:
         # Blanked rather than removed, so that line numbers stay.
         prose = NOT_PROSE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
         for line_number, line in enumerate(prose.splitlines(), start=1):
-            for found in re.findall(r"[0-9][0-9.]*", line):
+            for typed in re.findall(r"[0-9][0-9.]*", line):
                 finds.append(
-                    f"{template}: line {line_number}: the number {found} is typed by hand; compute "
+                    f"{template}: line {line_number}: the number {typed} is typed by hand; compute "
                     "it, or put a name that contains it in {{ '...' }}"
                 )
     if finds:

@@ -41,10 +41,10 @@ class ScalePresenter(NamedTuple):
 
     def pays(self, design: str, cost: Cost) -> dict[str, list[str]]:
         """Sizes in words, by the result of `compare_cost`; results without a size are left out."""
-        found: dict[str, list[str]] = {}
+        by_result: dict[str, list[str]] = {}
         for row in self.of_design(design):
-            found.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
-        return found
+            by_result.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
+        return by_result
 
     def size_words(self, row: Record) -> str:
         """Channels and layers, as in '64 × 12'; with steps if those of sizes differ."""
@@ -63,8 +63,8 @@ class ScalePresenter(NamedTuple):
 
     def falsifier(self, design: str, cost: Cost) -> str:
         """PAYS if a design pays at any size, NEVER if below cost at all sizes, else UNDECIDED."""
-        found = self.pays(design, cost)
-        return PAYS if "above" in found else NEVER if {*found} == {"below"} else UNDECIDED
+        by_result = self.pays(design, cost)
+        return PAYS if "above" in by_result else NEVER if {*by_result} == {"below"} else UNDECIDED
 
 
 def present_scale(sizes: pd.DataFrame) -> ScalePresenter | None:
@@ -99,7 +99,7 @@ def gain(row: Record) -> str:
 
 def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note]:
     """A note for each source of published differences: nats by variant and size."""
-    found = []
+    notes = []
     for entry in published.sizes:
         by_variant = [
             f"{labels.get(variant, variant)} {join_values(map(_point_words, points))}"
@@ -107,8 +107,8 @@ def notes_on_sizes(published: Published, labels: Mapping[str, str]) -> list[Note
         ]
         words = f"nats below a plain network (data: {entry.data}), by millions of parameters: "
         note = Note(source=entry.source, statement=f"{words}{'; '.join(by_variant)}.")
-        found.append(note)
-    return found
+        notes.append(note)
+    return notes
 
 
 def _point_words(point: SizePoint) -> str:

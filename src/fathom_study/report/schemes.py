@@ -52,14 +52,14 @@ def in_words(value: Any, base: Any = None) -> str:  # noqa: ANN401, settings or 
         return f"{value:g}" if isinstance(value, float) else value
     if not isinstance(value, Settings | Mapping):
         return json.dumps(value, default=str)
-    told, kind = list_settings(value, base), getattr(value, "kind", "")
-    return " ".join(filter(None, (kind, told and f"({told})")))
+    settings, kind = list_settings(value, base), getattr(value, "kind", "")
+    return " ".join(filter(None, (kind, settings and f"({settings})")))
 
 
 def list_settings(value: Settings | Mapping[str, Any], base: Any = None) -> str:  # noqa: ANN401
     """The `differences`, or all items of a mapping, as in 'tau 1, iterations 5'."""
-    found = value.items() if isinstance(value, Mapping) else differences(value, base).items()
-    return join_values(f"{name} {in_words(setting)}" for name, setting in found)
+    items = value.items() if isinstance(value, Mapping) else differences(value, base).items()
+    return join_values(f"{name} {in_words(setting)}" for name, setting in items)
 
 
 def differences(value: Settings, base: Any = None) -> dict[str, str]:  # noqa: ANN401
@@ -67,13 +67,13 @@ def differences(value: Settings, base: Any = None) -> dict[str, str]:  # noqa: A
 
     Without a base, a `start` lists every nonzero number, since defaults differ.
     """
-    found = {}
+    changed = {}
     for name, field in type(value).model_fields.items():
         own, is_like = getattr(value, name), type(base) is type(value)
         other = getattr(base, name) if is_like else None if name == "start" else field.default
         if name != "kind" and own != other and (words := in_words(own, other)):
-            found[name] = words
-    return found
+            changed[name] = words
+    return changed
 
 
 def components(scheme: Settings) -> dict[str, str]:
@@ -135,11 +135,11 @@ def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
 
     `costs`: the table of `benchmarks/steps.py schemes`, which may be missing.
     """
-    measured, found = read_costs(costs), {}
+    measured, facts = read_costs(costs), {}
     for name, about in ABOUT.items():
         parameters = _named(name, streams=STREAMS).at(CONTEXT).parameters().values()
         count = sum(math.prod(parameter.shape) for parameter in parameters)
-        found[name] = {
+        facts[name] = {
             "source": about.source,
             "formula": about.formula,
             "starts plain": "yes" if about.starts_plain else "no",
@@ -147,7 +147,7 @@ def about_schemes(costs: Path = COSTS) -> dict[str, dict[str, str]]:
             "parameters": str(count),
             **measured.get(name, {}),
         }
-    return found
+    return facts
 
 
 def read_costs(file: Path) -> dict[str, dict[str, str]]:
@@ -155,20 +155,20 @@ def read_costs(file: Path) -> dict[str, dict[str, str]]:
 
     The times are from one machine: `timed_on`.
     """
-    found: dict[str, dict[str, str]] = {}
+    costs: dict[str, dict[str, str]] = {}
     rows, machine = _rows_of_costs(file), timed_on(file)
     work = {row["variant"]: row for row in rows if row["operations"]}
     for name, row in work.items():
         for what in ("operations", "bytes"):
             ratio = int(row[what]) / int(work["plain"][what])
-            found.setdefault(name, {})[what] = f"{ratio:.3f}"
+            costs.setdefault(name, {})[what] = f"{ratio:.3f}"
     for row in rows:
         if row["ratio"] and row["machine"] == machine:
             ratio, low, high = (float(row[key]) for key in ("ratio", "ratio_low", "ratio_high"))
-            told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-            found.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = told
-    found.pop("plain", None)
-    return found
+            cost = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+            costs.setdefault(row["variant"], {})[f"cost, {row['backend']}"] = cost
+    costs.pop("plain", None)
+    return costs
 
 
 def timed_on(file: Path = COSTS) -> str:
@@ -198,8 +198,8 @@ def as_text() -> str:
     """All named schemes as paragraphs."""
     lines, about = [], about_schemes()
     for name in SCHEMES:
-        told = about.get(name, {}) | components(_named(name, streams=STREAMS))
-        lines += [name, *(f"  {key}: {words}" for key, words in told.items() if words)]
+        facts = about.get(name, {}) | components(_named(name, streams=STREAMS))
+        lines += [name, *(f"  {key}: {words}" for key, words in facts.items() if words)]
     return "\n".join([*lines, "docs/schemes.md explains these numbers."])
 
 

@@ -48,10 +48,10 @@ def plan_table(jobs: Iterable[tuple[str, str, str]]) -> str:
     for kind, name, why in jobs:
         kinds.setdefault(kind, []).append((name, why))
     table = [("what", "jobs", "why")]
-    for kind, found in kinds.items():
-        reasons = Counter(why for _, why in found).most_common()
+    for kind, of_kind in kinds.items():
+        reasons = Counter(why for _, why in of_kind).most_common()
         words = ", ".join(f"{why} ({n})" if reasons[1:] else why for why, n in reasons)
-        table.append((kind if found[1:] else found[0][0], str(len(found)), words))
+        table.append((kind if of_kind[1:] else of_kind[0][0], str(len(of_kind)), words))
     table.append(("in all", str(sum(map(len, kinds.values()))), ""))
     width = max(len(what) for what, _, _ in table)
     return "".join(f"{what:{width}}  {n:>5}  {why}".rstrip() + "\n" for what, n, why in table)

@@ -42,11 +42,11 @@ def compared_rate(row: Mapping[str, Any]) -> str:
         return ""
     if row["verdict"] == UNDECIDED:
         words = (LARGER, EQUAL, SMALLER)
-        told = [f"{word} at {int(row[word])}" for word in words if row[word]]
+        phrases = [f"{word} at {int(row[word])}" for word in words if row[word]]
         silent = int(row["both"] - sum(row[word] for word in words))
-        told += [f"unknown at {silent}"] if silent > 0 else []
+        phrases += [f"unknown at {silent}"] if silent > 0 else []
         seeds = "one seed" if row["both"] == 1 else f"{int(row['both'])} seeds"
-        return f"{UNDECIDED}: {', '.join(told)} of {seeds}"
+        return f"{UNDECIDED}: {', '.join(phrases)} of {seeds}"
     if row["verdict"] == EQUAL or math.isnan(row["ratio"]):
         return str(row["verdict"])
     low, high = (number(row[f"ratio_{end}"]) for end in ("low", "high"))

@@ -76,9 +76,9 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
         paid = dict.fromkeys(
             _label(row, labels) for row in rows if compare_cost(row, "cost") == "above"
         )
-        told = f"These connections gain more than their steps cost: {', '.join(paid)}"
+        sentence = f"These connections gain more than their steps cost: {', '.join(paid)}"
         sentences = [
-            told if paid else "No connection is shown to gain more than its steps cost here"
+            sentence if paid else "No connection is shown to gain more than its steps cost here"
         ]
     best = max(saving, key=lambda row: row["multiplier"], default=None)
     for row in rows:
@@ -96,8 +96,8 @@ def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> s
             f"with {first['seeds']:g} seeds"
         )
         none = f"no connection is shown to be better; {mean}"
-        told = f"these are better: {names}" if names else none
-        sentences.append(f"With each network at its own best learning rate, {told}")
+        phrase = f"these are better: {names}" if names else none
+        sentences.append(f"With each network at its own best learning rate, {phrase}")
     return ". ".join([*sentences, ""]).strip()
 
 
@@ -141,8 +141,8 @@ def _times(row: Record) -> str:
     if math.isnan(row["cost"]):
         return ""
     own, wider = (number(row[name], 3) for name in ("cost", "cost_wider"))
-    told = f"{own} times as long with {row['width']:g} channels"
-    return told if math.isnan(row["cost_wider"]) else f"{told}, {wider} times with {row['wider']:g}"
+    time = f"{own} times as long with {row['width']:g} channels"
+    return time if math.isnan(row["cost_wider"]) else f"{time}, {wider} times with {row['wider']:g}"
 
 
 def _label(row: Record, labels: Mapping[str, str]) -> str:
@@ -204,11 +204,11 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     ends = {"below": row["least"], "beyond": row["most"]}
     if row["answer"] not in ends:
         return "beyond both ends of the ladder"
-    told = f"{_share(1 - 1 / ends[row['answer']])} %"
+    share = f"{_share(1 - 1 / ends[row['answer']])} %"
     if bare:
-        return told
+        return share
     is_all = row["outside"] == row["on_ladder"]
-    return f"{row['answer']} {told}" + (
+    return f"{row['answer']} {share}" + (
         "" if is_all else f" at {row['outside']:.0f} of {row['on_ladder']:.0f} seeds"
     )
 
@@ -245,14 +245,14 @@ def depth_multiplier(row: Record) -> str:
     """
     if row["depth_answer"] in ("", UNKNOWN):
         return row["depth_answer"]
-    told, low, high = (number(row[f"depth_{end}"], 2) for end in ("multiplier", "low", "high"))
+    middle, low, high = (number(row[f"depth_{end}"], 2) for end in ("multiplier", "low", "high"))
     if row["depth_answer"] != AT:
-        return f"{row['depth_answer']} {told}"
+        return f"{row['depth_answer']} {middle}"
     if math.isnan(row["depth_low"]):
-        return told
+        return middle
     if row["depth_high"] == math.inf:  # some seed is beyond the deepest plain network
-        return f"at least {low}" if row["depth_low"] > 0 else f"{told} (open at both ends)"
-    return f"{told} ({'below' if row['depth_low'] == 0 else f'{low} to'} {high})"
+        return f"at least {low}" if row["depth_low"] > 0 else f"{middle} (open at both ends)"
+    return f"{middle} ({'below' if row['depth_low'] == 0 else f'{low} to'} {high})"
 
 
 def overhead(cost: float) -> str:

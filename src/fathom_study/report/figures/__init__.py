@@ -157,8 +157,8 @@ def find(name: str) -> Declaration:
     declared = figures_of(STUDY)
     if name in declared:
         return declared[name]
-    if found := _figure_of_metric(name):
-        return found
+    if declaration := _figure_of_metric(name):
+        return declaration
     metrics = (*tasks.step_metrics(), *tasks.run_metrics())
     known = list(dict.fromkeys([*declared, *filter(_figure_of_metric, metrics)]))
     raise ConfigError(unknown("figure or metric", name, known))
@@ -272,13 +272,13 @@ def draw_figures(
 
     `depth_unit`: the unit of depth, if all data are of one task.
     """
-    found = {}
+    figures = {}
     with style.from_defaults(), style.in_style(), style.worded(labels or {}, depth_unit):
         for one in declared:
             lines = (one.question, style.words(title))
             data["title"] = "\n".join(line for line in lines if line)
-            found[one.name] = one.draw(**{read: data[read] for read in one.reads})
-    return found
+            figures[one.name] = one.draw(**{read: data[read] for read in one.reads})
+    return figures
 
 
 def files_of(folder: Path, name: str, only: Iterable[str] = ()) -> list[Path]:

@@ -40,7 +40,7 @@ def over_seeds(
     last `window` places. `geometric`: means are of the logarithm. Only places with every seed
     finite (and positive, if geometric) are kept: a mean over the survivors would be biased.
     """
-    found, every = [], max(1, window // POINTS_PER_WINDOW)
+    curves, every = [], max(1, window // POINTS_PER_WINDOW)
     for variant, rows in table.groupby("variant", sort=False):
         wide = rows.pivot_table(index=axis, columns="seed", values=metric, dropna=False)
         finite = wide.astype(float).replace([np.inf, -np.inf], np.nan).dropna()
@@ -52,8 +52,8 @@ def over_seeds(
             {"mean": values.mean(axis=1), "low": values.min(axis=1), "high": values.max(axis=1)}
         )
         points = 10**points if geometric else points
-        found.append(points.rename_axis(axis).reset_index().assign(variant=variant))
-    return pd.concat([points for points in found if len(points)] or found[:1], ignore_index=True)
+        curves.append(points.rename_axis(axis).reset_index().assign(variant=variant))
+    return pd.concat([points for points in curves if len(points)] or curves[:1], ignore_index=True)
 
 
 def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str] | None:
@@ -63,7 +63,7 @@ def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str]
     that all rows of `steps` should have.
     """
     watched = {**WATCHED, **({evaluated: evaluated.replace("_", " ")} if evaluated else {})}
-    whole, found = steps[is_whole(steps)], []  # every row that is not finite is whole
+    whole, breaks = steps[is_whole(steps)], []  # every row that is not finite is whole
     for metric, what in watched.items():
         values = (steps if metric == evaluated else whole).get(metric)
         # Causal mixing and plain networks may have no H_res at all.
@@ -71,8 +71,8 @@ def first_nonfinite(steps: pd.DataFrame, evaluated: str = "") -> tuple[int, str]
             continue
         broken = values > 0 if metric == "nonfinite_event" else ~np.isfinite(values.astype(float))
         if broken.any():
-            found.append((int(steps.loc[broken.index[broken], "step"].min()), what))
-    return min(found, key=lambda pair: pair[0], default=None)
+            breaks.append((int(steps.loc[broken.index[broken], "step"].min()), what))
+    return min(breaks, key=lambda pair: pair[0], default=None)
 
 
 def with_or_failed(steps: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -121,9 +121,9 @@ def means_of(
         if values.notna().any() or seeds["diverged"].any():
             mean = seeds["start"].mean() if failed else _mean(values, geometric=geometric)
             rows.append((*key, mean, failed, values.notna().any() or all_failed))
-    found = pd.DataFrame(rows, columns=[*GROUP, "mean", "failed", "kept"])
-    kept = found["kept"].astype(bool) | found["mean"].notna()
-    return found[kept.groupby(found["variant"]).transform("any")].drop(columns="kept")
+    means = pd.DataFrame(rows, columns=[*GROUP, "mean", "failed", "kept"])
+    kept = means["kept"].astype(bool) | means["mean"].notna()
+    return means[kept.groupby(means["variant"]).transform("any")].drop(columns="kept")
 
 
 def _mean(values: pd.Series, *, geometric: bool) -> float:
@@ -166,11 +166,11 @@ def scores_on_ladder(ladder: pd.DataFrame, *, geometric: bool) -> pd.DataFrame:
     out. `geometric`: means and intervals are of the logarithm.
     """
     whole = ladder[ladder["score"].notna().groupby(ladder["factor"]).transform("all")]
-    found = [
+    rows = [
         {"factor": factor, **mean_with_ci(scores, POSITIVE if geometric else UNBOUNDED)}
         for factor, scores in whole.groupby("factor")["score"]
     ]
-    return pd.DataFrame(found, columns=["factor", "mean", "low", "high"])
+    return pd.DataFrame(rows, columns=["factor", "mean", "low", "high"])
 
 
 def constant(table: pd.DataFrame, column: str) -> float | None:
@@ -181,9 +181,9 @@ def constant(table: pd.DataFrame, column: str) -> float | None:
 
 def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """The runs of each study in which a variant was trained at CONTROL_DEPTHS depths or more."""
-    found = [runs for _, runs in cells.groupby("study", sort=False)]
-    depths = [runs.groupby("variant")["depth"].nunique().max() for runs in found]
-    return [runs for runs, n in zip(found, depths, strict=True) if n >= CONTROL_DEPTHS]
+    by_study = [runs for _, runs in cells.groupby("study", sort=False)]
+    depths = [runs.groupby("variant")["depth"].nunique().max() for runs in by_study]
+    return [runs for runs, n in zip(by_study, depths, strict=True) if n >= CONTROL_DEPTHS]
 
 
 def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:

@@ -279,9 +279,9 @@ def levels_of(cells: pd.DataFrame, score: Score) -> dict[str, float]:
 
     `cells`: the rows of one study in cells.csv.
     """
-    found = {"chance": frames.constant(cells, "score_chance")}
+    levels = {"chance": frames.constant(cells, "score_chance")}
     if score.oracle and isinstance(score.oracle.level, str):
-        found[score.oracle.label] = frames.constant(cells, score.oracle.level)
+        levels[score.oracle.label] = frames.constant(cells, score.oracle.level)
     elif score.oracle and score.oracle.level != score.perfect:  # the edge of the axis needs no line
-        found[score.oracle.label] = score.oracle.level
-    return {name: value for name, value in found.items() if value is not None}
+        levels[score.oracle.label] = score.oracle.level
+    return {name: value for name, value in levels.items() if value is not None}

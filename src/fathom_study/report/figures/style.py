@@ -258,7 +258,7 @@ def value_axis(ax: Axes, axis: Literal["x", "y"] = "y", *, log: bool = False) ->
     """Set an axis of values: `log` if they are wide, and not narrower than PRINTED."""
     if log:
         log_if_wide(ax, axis)
-    limits = [getattr(found, f"interval{axis}") for found in _limits(ax, axis)]
+    limits = [getattr(box, f"interval{axis}") for box in _limits(ax, axis)]
     low, high = np.min(limits), np.max(limits)
     size = max(abs(low), abs(high))
     if getattr(ax, f"get_{axis}scale")() == "linear" and high - low < PRINTED * size < np.inf:

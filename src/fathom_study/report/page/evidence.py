@@ -111,7 +111,7 @@ WORDS = {
 }
 """Columns in words, if their names need an explanation."""
 
-TOLD: dict[str, Callable[[dict[str, Any]], str]] = {
+FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "observed": estimate,
     "effect": effect_with_interval,
     "change": plain_change,
@@ -150,7 +150,7 @@ def evidence_of(
 
     `labels`: display names of studies, variants, platforms and sources.
     """
-    units, scores, found = loss_units(config), scores_of(config), {}
+    units, scores, evidence = loss_units(config), scores_of(config), {}
     for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
         rows = read_table(tables / name).to_dict("records") if (tables / name).is_file() else []
         for _, line in of_name:
@@ -164,14 +164,14 @@ def evidence_of(
             of_loss = pd.DataFrame({"loss_unit": [units[study]] if study in units else []})
             called = partial(_called, rows=of_loss, score=scores.get(study))
             said = partial(_value, row=row, labels=labels, called=called)
-            found[f"{name}#L{line}"] = {
+            evidence[f"{name}#L{line}"] = {
                 "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
                 "rows": [
                     *(pair for pair in _rows(row, said, called) if pair[1]),
                     *([("to train its first seed again", command)] if command else []),
                 ],
             }
-    return found
+    return evidence
 
 
 def _command(row: Mapping[str, Any], config: Config) -> str:
@@ -195,13 +195,13 @@ def _rows(
     """Yield (name, value) of each entry of a row; mean, interval, SD and count of runs are one."""
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
     metrics = {key.removesuffix("_n") for key in row if key.endswith("_n")}
-    told = {f"{metric}{part}" for metric in metrics for part in parts}
-    told |= set().union(*(beside for column, beside in BESIDE.items() if column in row))
+    merged = {f"{metric}{part}" for metric in metrics for part in parts}
+    merged |= set().union(*(beside for column, beside in BESIDE.items() if column in row))
     for key in row:
         metric = key.removesuffix("_mean")
         if key == "multiplier" and "effect" in row:
             yield "step multiplier over that of the second", said(key)
-        elif key not in told:
+        elif key not in merged:
             yield WORDS.get(key, key.replace("_", " ")), said(key)
         elif key.endswith("_mean") and metric in metrics:
             runs, mean, sd, low, high = (row.get(metric + part, math.nan) for part in parts[:5])
@@ -222,8 +222,8 @@ def _value(
         value = value.replace("_", " ") if key == "test" else value
         words = [labels.get(word, word) for word in value.split(", ")]
         return called(value) or ", ".join(words)
-    if key in TOLD:
-        return TOLD[key](UNKNOWN | dict(row))
+    if key in FORMATTERS:
+        return FORMATTERS[key](UNKNOWN | dict(row))
     if key in INTERVALS:
         # In a row with an effect, `low` and `high` are the ends of its interval.
         before = "multiplier_" if key == "multiplier" and "effect" in row else ""

@@ -72,7 +72,7 @@ def study_data(
     run_metrics = _run_metrics(cells, scores_of(config)[name])
     broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN_COLUMNS, sort=False)}
     keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
-    found = [broken.get(key) or (None, None) for key in keys]
+    breaks = [broken.get(key) or (None, None) for key in keys]
     return {
         "variants": looks_of([label for label in study.labels if label in there], labels),
         "plain": plain if plain in there else None,
@@ -91,8 +91,8 @@ def study_data(
             ),
             "depth": {
                 **_columns(cells, RUN_COLUMNS, run_metrics, ["variant"]),
-                "broken": [step for step, _ in found],
-                "reason": [what for _, what in found],
+                "broken": [step for step, _ in breaks],
+                "reason": [what for _, what in breaks],
             },
         },
     }
@@ -175,11 +175,11 @@ def _columns(
     numbers = rows[names].astype(float).replace([np.inf, -np.inf], np.nan)
     there = numbers.notna()
     has_any = there.groupby([rows[column] for column in by]).transform("any")
-    found = {axis: rows[axis].tolist() for axis in axes}
+    columns = {axis: rows[axis].tolist() for axis in axes}
     for name, metric in zip(names, metrics, strict=True):
         has_gaps = has_any[name] & is_whole(rows) & (not metric["sparse"])
-        found[name] = [
+        columns[name] = [
             float(f"{value:.5g}") if is_there else "NaN" if is_gap else None
             for value, is_there, is_gap in zip(numbers[name], there[name], has_gaps, strict=True)
         ]
-    return found
+    return columns

@@ -69,8 +69,8 @@ def _block(html: str) -> str:
 
 
 def _inline(html: str, prefix: str) -> str:
-    if found := ANCHOR.fullmatch(html):
-        return f'<a id="{prefix}--{found[1]}"></a>'
+    if match := ANCHOR.fullmatch(html):
+        return f'<a id="{prefix}--{match[1]}"></a>'
     return "" if html == "</a>" else escape(html)
 
 
@@ -182,19 +182,19 @@ def _rounded(places: re.Match[str]) -> str:
 
 def _replace(tokens: list[Token], replaced: Mapping[str, str]) -> list[Token]:
     """The tokens with the first table of each of these parts replaced by HTML."""
-    found, waiting, skipping = [], dict(replaced), False
+    result, waiting, skipping = [], dict(replaced), False
     part = ""
     for token, after in itertools.pairwise([*tokens, Token("end", "", 0)]):
         if token.type == "heading_open":
             part = _slug(_words(after))
         if token.type == "table_open" and part in waiting:
             skipping = True
-            found.append(Token("replaced", "", 0, content=waiting.pop(part)))
+            result.append(Token("replaced", "", 0, content=waiting.pop(part)))
         if not skipping:
-            found.append(token)
+            result.append(token)
         if token.type == "table_close":
             skipping = False
-    return found
+    return result
 
 
 def _words(heading: Token) -> str:
