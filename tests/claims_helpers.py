@@ -46,8 +46,8 @@ def check(row, expected, observed=None, half=None, seeds=None):
 
 def of(metric, by_depth, variant="mhc", **axes):
     """Runs at several depths; by_depth maps a depth to the values of its seeds."""
-    found = [seeds(metric, v, depth=d, variant=variant, **axes) for d, v in by_depth.items()]
-    return [row for rows in found for row in rows]
+    groups = [seeds(metric, v, depth=d, variant=variant, **axes) for d, v in by_depth.items()]
+    return [row for rows in groups for row in rows]
 
 
 def gains(by_depth, **axes):
@@ -70,5 +70,5 @@ def kind_of(test):
 
 def sides(metric="score", depth=8, **by_variant):
     make = scores if metric == "score" else lambda d, **a: of(metric, d, **a)
-    found = [make({depth: values}, variant=v) for v, values in by_variant.items()]
-    return [row for rows in found for row in rows]
+    groups = [make({depth: values}, variant=v) for v, values in by_variant.items()]
+    return [row for rows in groups for row in rows]

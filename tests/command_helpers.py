@@ -98,8 +98,8 @@ def server(code):
 def wait_until(condition, process=None, seconds=300):
     """Wait until the condition is true and return its value; fail if `process` ends first."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (value := condition()):
         assert process is None or process.poll() is None, process.stdout and process.stdout.read()
         assert time.monotonic() < end, "did not happen"
         time.sleep(0.005)
-    return found
+    return value

@@ -26,14 +26,14 @@ class Block:
 
 def sections(text):
     """(language, content) of the fenced blocks below each heading, by the heading's anchor."""
-    found, current = {}, None
+    blocks, current = {}, None
     tokens = parsed(text)
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open":
-            current = found.setdefault(slug(following.content), [])
+            current = blocks.setdefault(slug(following.content), [])
         elif token.type == "fence" and current is not None:
             current.append((token.info, token.content))
-    return found
+    return blocks
 
 
 MARK = re.compile(r"(?:# |\{# )([\w./-]+\.\w+)(?:, ([\w ]+?))?(?: #\})?")
@@ -59,12 +59,12 @@ def copied_by(section):
 def rows_of_the_table():
     """Glob patterns of the files to touch, by the section that a row links to."""
     table = CONTRIBUTING.partition("## What to touch")[2].partition("\n## ")[0]
-    found = {}
+    patterns = {}
     for line in table.splitlines():
         if row := re.match(r"\| \[.*?\]\(docs/extending\.md#(.*?)\) \| (.*?) \|", line):
             named = re.findall("`(.*?)`", row[2])
-            found[row[1]] = {re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name) for name in named}
-    return found
+            patterns[row[1]] = {re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name) for name in named}
+    return patterns
 
 
 SECTIONS = sections(EXAMPLES)

@@ -74,12 +74,12 @@ def write_claims(folder, verdicts):
     of_claim |= dict.fromkeys(("undecided", "other_scale", "in_part"), False)
     claims, rows = [], []
     for i, verdict in enumerate(verdicts):
-        found = Judgement(
+        judgement = Judgement(
             verdict, variant="mhc", metric="loss_final", unit="nats", observed=i + 0.5, low=0.25,
             high=0.75, needed_high=1.0, cases=1, holding=1, seeds=3,
         )  # fmt: skip
         name = {"claim": f"claim-{i}", "verdict": verdict, "statement": f"Claim {i} <holds>."}
-        claims.append(asdict(found) | of_test | name)
+        claims.append(asdict(judgement) | of_test | name)
         rows.append(of_claim | name)
     tables = {"claims.csv": pd.DataFrame(claims), "verdicts.csv": pd.DataFrame(rows)}
     save_tables(tables, folder / "tables")

@@ -84,8 +84,8 @@ def make_spec(**changes):
     label, connection = changes.pop("variant", "mhc"), changes.pop("connection", None)
     for name, value in changes.items():
         sections = ((cell, cell), (top, study), (OPTIMIZER, study["optimizer"]))
-        found = (to for known, to in sections if name in known)
-        next(found, model)[name] = value
+        matches = (to for known, to in sections if name in known)
+        next(matches, model)[name] = value
     variant = label if connection is None else {label: connection}
     axes = {f"{axis}s": [cell[axis]] for axis in ("depth", "backend", "seed")}
     config = check_config({"studies": {cell["study"]: {**study, **axes, "variants": [variant]}}})
@@ -147,8 +147,8 @@ def check_oracle(spec, batch, loss=None):
     params = parameters_off_symmetry(spec)
     expected = naive.NETWORKS[spec.task](spec, params, **batch.inputs)
     # Both are float64: only the order of their sums differs.
-    found = oracle_forward(spec, params, batch.inputs).logits
-    assert found == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
+    logits = oracle_forward(spec, params, batch.inputs).logits
+    assert logits == pytest.approx(expected, abs=1e-11 * np.abs(expected).max())
     asked = slice(None) if batch.weights is None else batch.weights == 1
     exact = (loss or naive.cross_entropy)(expected[asked], batch.targets[asked])
     assert oracle_loss(spec, params, batch) == pytest.approx(exact, rel=1e-11)

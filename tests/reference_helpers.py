@@ -84,16 +84,16 @@ def kept(reference):
 def differences(committed, rendered):
     """Differences between two references, one line per file."""
     ours, theirs = kept(committed), kept(rendered)
-    found = [f"{file}: is there, and is not made" for file in sorted(ours - theirs)]
-    found += [f"{file}: is made, and is not there" for file in sorted(theirs - ours)]
+    lines = [f"{file}: is there, and is not made" for file in sorted(ours - theirs)]
+    lines += [f"{file}: is made, and is not there" for file in sorted(theirs - ours)]
     for file in sorted(ours & theirs):
         if file.suffix == ".png":
             share = pixels_apart(committed / file, rendered / file)
             if share > MOST_PIXELS:
-                found.append(f"{file}: {share:.2%} of its pixels differ")
+                lines.append(f"{file}: {share:.2%} of its pixels differ")
         elif (committed / file).read_bytes() != (rendered / file).read_bytes():
-            found.append(f"{file}: holds something else")
-    return found
+            lines.append(f"{file}: holds something else")
+    return lines
 
 
 def pixels_apart(one, other):

@@ -340,8 +340,8 @@ def test_intervals_of_shares_are_clipped_to_possible_values():
     assert (row["low"], row["high"]) == (pytest.approx(-0.6), pytest.approx(0.4))
     level = {"kind": "level", "variants": ["resnet"], "metric": "test_accuracy", "low": 0.2}
     rows = [{**row, "test_accuracy": row["score"]} for row in rows]
-    found = judge(level, rows, config=config)
-    assert (found["low"], found["high"]) == (0, 1)
+    level_row = judge(level, rows, config=config)
+    assert (level_row["low"], level_row["high"]) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,13 @@ def test_results_of_a_config_are_not_replaced(compare, tmp_path):
 
 
 def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, capsys):
-    found = compare(
+    runs = compare(
         "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "
         "--seed 1 --streams 2 --lr 0.5 --weight-decay 0.25 --warmup-steps 2 --dropout 0.5 "
         "--no-schedule --no-compile --backend torch --device cpu"
     )
-    assert set(found) == set(LOSSES)
-    spec, compute = found["hc"]
+    assert set(runs) == set(LOSSES)
+    spec, compute = runs["hc"]
     assert (spec.depth, spec.steps, spec.batch_size, spec.seed) == (3, 3, 5, 1)
     assert (spec.connection.streams, spec.model.width, spec.model.dropout) == (2, 16, 0.5)
     o = spec.optimizer

@@ -151,10 +151,10 @@ def test_a_full_disk_keeps_nothing(package, tmp_path):
     loop, limits = package(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        found = loop(X)
+        total = loop(X)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert found == 17
+    assert total == 17
     assert not [file for file in (tmp_path / "kept").rglob("*") if file.is_file()]
 
 

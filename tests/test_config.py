@@ -146,8 +146,8 @@ def test_overlay_drops_a_study_with_null(tmp_path, null):
 def test_pattern_selects_cells():
     config = check_config(CONFIG)
     assert config.select_cells([]) == CELLS
-    found = config.select_cells(["*/mhc/*/seed0", "deep/12L/*"])
-    assert found == [c for c in CELLS if c.depth == 12 or (c.variant, c.seed) == ("mhc", 0)]
+    selected = config.select_cells(["*/mhc/*/seed0", "deep/12L/*"])
+    assert selected == [c for c in CELLS if c.depth == 12 or (c.variant, c.seed) == ("mhc", 0)]
     with pytest.raises(ConfigError, match=r"no cell matches 'deep/13L/\*'"):
         config.select_cells(["deep/12L/*", "deep/13L/*"])
 

@@ -48,8 +48,8 @@ def test_similarity_is_the_mean_over_positions_and_pairs(backend):
         for t in range(s)
     ]
     ops = backend.ops
-    found = float(ops.to_numpy(stream_spread(ops, ops.asarray(x))[1]))
-    assert found == pytest.approx(np.mean(cosines), abs=FLOAT32)
+    similarity = float(ops.to_numpy(stream_spread(ops, ops.asarray(x))[1]))
+    assert similarity == pytest.approx(np.mean(cosines), abs=FLOAT32)
 
 
 # --- dynamic connections: a set of weights for each unit ------------------------------------------
@@ -91,8 +91,8 @@ def test_shares_of_weights_that_differ_by_position(backend):
     streams, weights = rng.standard_normal((3, 2, 5, 4)), rng.random((3, 2 * 5))
     parts = streams * weights.reshape(3, 2, 5, 1)
     expected = [(part * sum(parts)).sum() / (sum(parts) ** 2).sum() for part in parts]
-    found = ops.to_numpy(readout_shares(ops, ops.asarray(streams), ops.asarray(weights)))
-    assert found == pytest.approx(expected, rel=1e-5)
+    shares = ops.to_numpy(readout_shares(ops, ops.asarray(streams), ops.asarray(weights)))
+    assert shares == pytest.approx(expected, rel=1e-5)
 
 
 def test_gate_per_stream_equals_one_gate_for_all_its_channels():
@@ -101,11 +101,11 @@ def test_gate_per_stream_equals_one_gate_for_all_its_channels():
     by_stream = at_site({"connection": "qwen4_exp", "per": "stream"})
     params = {name: ops.asarray(value) for name, value in moved(by_stream).items()}
     repeated = {**params, "connection.gate_up": params["connection.gate_up"].repeat(5, axis=1)}
-    found = [
+    outputs = [
         through_layers(ops, connection, values, x, tanh_layers(ops, 2))[0]
         for connection, values in ((by_stream, params), (at_site("qwen4_exp"), repeated))
     ]
-    assert found[0] == pytest.approx(found[1], rel=1e-13)
+    assert outputs[0] == pytest.approx(outputs[1], rel=1e-13)
 
 
 def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
@@ -147,8 +147,8 @@ def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     x, layers = np.random.default_rng(4).standard_normal((2, 5)), tanh_layers(ops, depth)
     exact = naive.connection_of(params)
     expected = naive.through("mhc_causal", exact, x, layers, 4, has_residual)
-    found, _ = through_layers(ops, connection, params, x, layers)
-    assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    output, _ = through_layers(ops, connection, params, x, layers)
+    assert output == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
 def test_unstack_keeps_order_and_gradients_of_many_parts(connect_cpu):
@@ -262,11 +262,11 @@ def test_every_connection_parameter_has_a_gradient_once_streams_differ(connect_c
     spec = make_spec(variant=scheme, wrap="sublayer", depth=2, beta1=0.0)
     trainer = trainer_on(connect_cpu("torch"), spec, parameters_off_symmetry(spec))
     _, gradients = first_step(trainer, spec, example_batch(spec))
-    found = naive.connection_of(gradients)
-    assert found
-    if "alpha" in found:
-        found |= {f"alpha {k}": column for k, column in enumerate(found.pop("alpha").T)}
-    for name, gradient in found.items():
+    by_name = naive.connection_of(gradients)
+    assert by_name
+    if "alpha" in by_name:
+        by_name |= {f"alpha {k}": column for k, column in enumerate(by_name.pop("alpha").T)}
+    for name, gradient in by_name.items():
         layers = gradient if name in OF_ALL_LAYERS else gradient[1:-1]
         sizes = np.abs(layers.reshape(len(layers), -1)).max(axis=1)
         if name in WITHOUT_GRADIENT.get(scheme, ()):

@@ -27,16 +27,16 @@ def logits_of(name, S, N=3, scale=1.0, seed=0):
 def matrices(ops, name, logits, S, **settings):
     """A family's matrices in float64: [N, S, S], or [1, S, S] if constant."""
     given = None if logits is None else ops.asarray(logits)
-    found = ops.to_numpy(CONSTRAINTS[name](**settings).matrix(ops, given, S, LAYERS))
-    return found.astype(np.float64)
+    result = ops.to_numpy(CONSTRAINTS[name](**settings).matrix(ops, given, S, LAYERS))
+    return result.astype(np.float64)
 
 
 def sinkhorn(ops, matrix, iterations, floor=1e-12, added=0.0, last="columns"):
     """Normalise a matrix [S, S], or matrices [N, S, S]."""
     K = ops.asarray(np.asarray(matrix, np.float64))
     many = K if len(K.shape) == 3 else K[None]
-    found = normalize(ops, many, Passes(alternating_sides(iterations, last), floor, added))
-    return ops.to_numpy(found if len(K.shape) == 3 else found[0])
+    normalized = normalize(ops, many, Passes(alternating_sides(iterations, last), floor, added))
+    return ops.to_numpy(normalized if len(K.shape) == 3 else normalized[0])
 
 
 # --- every family against the textbook, for S from 1 to 8 -----------------------------------------
@@ -88,9 +88,9 @@ def test_each_family_equals_its_textbook_for_every_number_of_streams(case):
         logits = logits_of(name, S)
         units = [None] if logits is None else logits
         expected = np.array([textbook(unit, S) for unit in units])
-        found = matrices(NumpyOps(), name, logits, S, **settings)
-        assert found.shape == expected.shape
-        assert found == pytest.approx(expected, abs=1e-13), S
+        result = matrices(NumpyOps(), name, logits, S, **settings)
+        assert result.shape == expected.shape
+        assert result == pytest.approx(expected, abs=1e-13), S
 
 
 @pytest.mark.parametrize("case", TEXTBOOK)
@@ -99,8 +99,8 @@ def test_each_family_on_each_backend(backend, case):
     for S in (1, 4):
         logits = logits_of(name, S)
         expected = matrices(NumpyOps(), name, logits, S, **settings)
-        found = matrices(backend.ops, name, logits, S, **settings)
-        assert found == pytest.approx(expected, rel=3 * FLOAT32, abs=FLOAT32), S
+        result = matrices(backend.ops, name, logits, S, **settings)
+        assert result == pytest.approx(expected, rel=3 * FLOAT32, abs=FLOAT32), S
 
 
 # --- Sinkhorn by hand -----------------------------------------------------------------------------
@@ -151,30 +151,32 @@ def test_sums_are_clamped_at_1e_12(backend, matrix, expected):
 def test_large_logits_do_not_overflow(backend, deviation, last):
     """exp(88.8) overflows float32; reference: log domain, float64."""
     logits = deviation * np.random.default_rng(0).standard_normal((64, 4, 4))
-    found = matrices(backend.ops, "sinkhorn", logits, 4, last=last, floor=0)
-    assert np.isfinite(found).all()
-    assert found.sum(axis=2 if last == "rows" else 1) == pytest.approx(1, abs=1e-5)
+    result = matrices(backend.ops, "sinkhorn", logits, 4, last=last, floor=0)
+    assert np.isfinite(result).all()
+    assert result.sum(axis=2 if last == "rows" else 1) == pytest.approx(1, abs=1e-5)
     # In a wider range, some entries are raised to `MIN_ENTRY`.
     clear = [one for one in range(64) if np.ptp(logits[one]) < 80]
     for one in clear:
         Z = logits[one].T if last == "rows" else logits[one]
         expected = naive.log_sinkhorn(Z, tau=1)
         expected = expected.T if last == "rows" else expected
-        assert found[one] == pytest.approx(expected, abs=1e-4)
+        assert result[one] == pytest.approx(expected, abs=1e-4)
     assert deviation != 30 or clear
 
 
 def test_small_logits_are_exponentiated_unchanged(backend):
     """Bit for bit, so that current code repeats runs from before the limit."""
     logits = np.random.default_rng(0).uniform(-30, 13, (4, 4, 64)).astype(np.float32)
-    found = backend.ops.to_numpy(BoundedExp().values(backend.ops, backend.ops.asarray(logits)))
-    assert np.array_equal(found, backend.ops.to_numpy(backend.ops.exp(backend.ops.asarray(logits))))
+    values = backend.ops.to_numpy(BoundedExp().values(backend.ops, backend.ops.asarray(logits)))
+    assert np.array_equal(
+        values, backend.ops.to_numpy(backend.ops.exp(backend.ops.asarray(logits)))
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"floor": 0, "added": 1e-6}])
 def test_underflowed_entries_stay_finite_and_count_as_equal(backend, settings):
-    found = sinkhorn(backend.ops, np.zeros((2, 2)), 20, **settings)
-    assert found == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)
+    matrix = sinkhorn(backend.ops, np.zeros((2, 2)), 20, **settings)
+    assert matrix == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)
     # A row of e⁻⁹⁵ counts as any other.
-    found = sinkhorn(backend.ops, np.array([[1e-41, 1e-41], [1, 1]]), 20, **settings)
-    assert found == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)
+    matrix = sinkhorn(backend.ops, np.array([[1e-41, 1e-41], [1, 1]]), 20, **settings)
+    assert matrix == pytest.approx(np.full((2, 2), 0.5), abs=1e-5)

@@ -77,7 +77,7 @@ def test_variants_of_a_study_have_different_colours(pytestconfig):
             changes = {k: v for k, v in study.changes(variant).items() if k != "optimizer"}
             network = config.connection(name, variant).model_dump_json(), str(changes)
             alike.setdefault((name, colour_of(variant)), {}).setdefault(network, variant)
-    shared = {place: [*found.values()] for place, found in alike.items() if len(found) > 1}
+    shared = {place: [*networks.values()] for place, networks in alike.items() if len(networks) > 1}
     assert shared == {}
 
 
@@ -85,7 +85,7 @@ def test_variants_of_a_study_have_different_colours(pytestconfig):
 @pytest.mark.parametrize("ground", ["page", "shade"])
 def test_every_text_of_the_page_has_contrast(pytestconfig, scheme, ground):
     css = (pytestconfig.rootpath / "report/page/page.css").read_text()
-    found = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", css)
-    colours = {name: pixel_of(both[scheme]) for name, *both in found}
+    matches = re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\)", css)
+    colours = {name: pixel_of(both[scheme]) for name, *both in matches}
     for text in ("text", "quiet", "link"):
         assert contrast(colours[text], colours[ground]) >= LEAST, text

@@ -152,7 +152,7 @@ def test_a_figure_a_claim_and_a_report_are_there(results):
 )
 def test_the_backend_has_every_method(name, protocol):
     tree = ast.parse((PROJECT / "docs/examples/jax.py").read_text(encoding="utf-8"))
-    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-    methods = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+    (cls,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    methods = {node.name for node in cls.body if isinstance(node, ast.FunctionDef)}
     asked = {n for n, f in vars(protocol).items() if callable(f) and not n.startswith("_")}
     assert (asked if protocol is Ops else set(protocol.__abstractmethods__)) <= methods

@@ -35,10 +35,10 @@ def test_overflow_depth_of_untrained_networks(backend, monkeypatch):
         expected = math.ceil(math.log(math.sqrt(FLOAT32_MAX) / deviation, 5))
     else:
         expected = math.ceil(math.log(FLOAT32_MAX / np.abs(x).max(), 5)) - 1
-    found = tasks.Problem(spec).at_start(backend.ops, params)["overflow_depth"]
+    depth = tasks.Problem(spec).at_start(backend.ops, params)["overflow_depth"]
     # α·(x̄ φ) changes the factor 5 slightly. The first block, where f(x) is as large as x, adds up
     # to a layer's growth.
-    assert expected - 2 <= found <= expected + 1
+    assert expected - 2 <= depth <= expected + 1
     for variant in ("resnet", "hc_paper_static"):
         spec = image_spec(variant=variant)
         row = tasks.Problem(spec).at_start(backend.ops, parameters_of(spec))

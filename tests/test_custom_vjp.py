@@ -47,8 +47,8 @@ def adding(weights, x, y):
 
 
 def mixing_and_sum(A, x, y):
-    found = (A[:, :-1, None] * x).sum(dim=1) + A[:, -1:] * y
-    return found[:-1], found[-1]
+    sums = (A[:, :-1, None] * x).sum(dim=1) + A[:, -1:] * y
+    return sums[:-1], sums[-1]
 
 
 def inverse_rms(x):
@@ -147,8 +147,8 @@ def values_and_gradients(torch, function, inputs, cotangents):
     outputs = function(*xs)
     used = [(output, c) for output, c in zip(outputs, cotangents, strict=True) if c.any()]
     loss = sum((output * torch.tensor(c)).sum() for output, c in used)
-    found = torch.autograd.grad(loss, xs, materialize_grads=True)
-    return [output.detach().numpy() for output in outputs], [g.numpy() for g in found]
+    gradients = torch.autograd.grad(loss, xs, materialize_grads=True)
+    return [output.detach().numpy() for output in outputs], [g.numpy() for g in gradients]
 
 
 def assert_plain_in_float64(torch, function, plain, inputs):
@@ -159,8 +159,8 @@ def assert_plain_in_float64(torch, function, plain, inputs):
     for used in (all_used, *alone):
         values, gradients = values_and_gradients(torch, plain, inputs, used)
         fused = values_and_gradients(torch, function, inputs, used)
-        for found, expected in zip((*fused[0], *fused[1]), (*values, *gradients), strict=True):
-            assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+        for value, expected in zip((*fused[0], *fused[1]), (*values, *gradients), strict=True):
+            assert value == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 def assert_plain_on_mlx(torch, mx, function, plain, inputs):
@@ -170,8 +170,8 @@ def assert_plain_on_mlx(torch, mx, function, plain, inputs):
     values, gradients = values_and_gradients(torch, plain, inputs, cotangents)
     xs = [mx.array(x) for x in inputs]
     given = [mx.array(c.astype(np.float32)) for c in cotangents]
-    found, slopes = mx.vjp(function, xs, given)
-    for one, expected in zip((*found, *slopes), (*values, *gradients), strict=True):
+    results, slopes = mx.vjp(function, xs, given)
+    for one, expected in zip((*results, *slopes), (*values, *gradients), strict=True):
         assert np.array(one) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 

@@ -96,10 +96,10 @@ def test_missing_files_come_from_the_first_source_that_has_them(request, place, 
     assert [start for start in SOURCES if start in line] == [PLACES[place]]
     data.fetch(folder, log.append)
     assert not [start for start in SOURCES if start in log[1]]
-    found = contents(folder)
-    listed = found.pop("SHA256SUMS").decode().splitlines()
+    files = contents(folder)
+    listed = files.pop("SHA256SUMS").decode().splitlines()
     assert listed == [f"{digest}  {name}" for name, digest in data.FILES.items()]
-    assert found == contents(official)
+    assert files == contents(official)
     assert (folder / TRAIN_IMAGES).stat().st_mode & 0o044  # others can read it
 
 

@@ -50,12 +50,12 @@ def commands(text, program):
 def studies():
     """Names of studies in config.yaml, the presets and the examples of CONTRIBUTING."""
     files = [PROJECT / "config.yaml", *(PROJECT / "workflow/presets").glob("*.yaml")]
-    found = {name for f in files for name in read_yaml(f)["studies"]}
+    names = {name for f in files for name in read_yaml(f)["studies"]}
     for section in ROWS:
         for block in blocks_of(section):
             if (block.file, block.how) == ("config.yaml", "in studies"):
-                found |= set(re.findall(r"^  ([a-z0-9-]+):$", block.text, re.MULTILINE))
-    return found
+                names |= set(re.findall(r"^  ([a-z0-9-]+):$", block.text, re.MULTILINE))
+    return names
 
 
 @in_documents
@@ -102,9 +102,9 @@ def required():
         *project["dependencies"],
         *itertools.chain(*project["optional-dependencies"].values()),
     ]
-    found = dict(re.match(r"([\w.-]+)(?:\[\w+\])?(>=[\d.]+)", line).groups() for line in listed)
+    bounds = dict(re.match(r"([\w.-]+)(?:\[\w+\])?(>=[\d.]+)", line).groups() for line in listed)
     core = {re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]}
-    return {IN_CONDA.get(name, name): version for name, version in found.items()}, core
+    return {IN_CONDA.get(name, name): version for name, version in bounds.items()}, core
 
 
 @pytest.mark.parametrize("file", sorted((PROJECT / "envs").glob("*.yaml")), ids=lambda f: f.name)

@@ -34,34 +34,34 @@ def config(tmp_path):
 def tables(tmp_path):
     """Folder of tables; the loss on each platform is its position in PLATFORMS."""
     rows = PLATFORMS.values()
-    found = {
+    frames = {
         "steps.csv.gz": frame(*(curve([float(i)], **axes) for i, axes in enumerate(rows))),
         CELLS: frame(
             *(run(loss_final=float(i), **axes) for i, axes in enumerate(PLATFORMS.values()))
         ),
     }
-    save_by_study(found, tmp_path, ("a", "images"))
+    save_by_study(frames, tmp_path, ("a", "images"))
     return tmp_path
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     """Recorded calls: (figure names, title, data) of drawing, then the arguments of `keep`."""
-    found = []
+    calls = []
 
     def draw_figures(declared, title="", labels=None, depth_unit="layer", **data):
-        found.append(([figure.name for figure in declared], title, data))
+        calls.append(([figure.name for figure in declared], title, data))
         return {"one": "a figure"}
 
     monkeypatch.setattr(draw, "draw_figures", draw_figures)
-    monkeypatch.setattr(draw, "keep", lambda *given: found.append(given))
-    return found
+    monkeypatch.setattr(draw, "keep", lambda *given: calls.append(given))
+    return calls
 
 
 def test_platform_names_include_machine_labels_if_machines_differ():
     names = ["torch-cpu-a-linux", "mlx-cuda-b-linux", "torch"]
-    found = labels_of(names, {"cpu-a-linux": "an A"})
-    assert [found[name] for name in names] == ["PyTorch on an A", "MLX on cuda-b-linux", "PyTorch"]
+    labels = labels_of(names, {"cpu-a-linux": "an A"})
+    assert [labels[name] for name in names] == ["PyTorch on an A", "MLX on cuda-b-linux", "PyTorch"]
     assert labels_of(names[:1], {"cpu-a-linux": "an A"})[names[0]] == "PyTorch"
 
 
@@ -88,12 +88,12 @@ def test_ladder_runs_are_drawn_only_in_the_ladder_figure(drawn, tmp_path):
     config = config_with(tmp_path / "results", a={"ladder": {"baseline": [0.5]}})
     labels = ("baseline", "baseline_x050", "mhc")
     cells = frame(*(run(variant=label, loss_final=1.0) for label in labels))
-    found = {
+    frames = {
         "steps.csv.gz": frame(*(curve([1.0], variant=label) for label in ("baseline", "mhc"))),
         CELLS: cells,
         "worth.csv": pd.DataFrame(columns=worth.COLUMNS),
     }
-    save_by_study(found, tmp_path, ("a",))
+    save_by_study(frames, tmp_path, ("a",))
     names = ["ladder", "score", "loss"]
     draw.draw_study(config, "a", Platform("torch"), tmp_path, tmp_path / "figures", names)
     data = drawn[0][2]

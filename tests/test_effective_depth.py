@@ -39,20 +39,20 @@ def read(plain, ours, depth=8, **changes):
 def test_log_score_is_interpolated_over_log_depth():
     # The loss halves from 2 to 8 layers. A quarter of that way, in logarithms, is at 2·4^¼ = 2√2.
     plain = {2: [4.0] * 3, 8: [2.0] * 3, 16: [1.0] * 3}
-    found = read(plain, [4.0 * 2**-0.25] * 3)
-    assert found["effective_depth"] == pytest.approx(2 * math.sqrt(2))
-    assert (found["answer"], found["seeds"]) == ("at", 3)
+    row = read(plain, [4.0 * 2**-0.25] * 3)
+    assert row["effective_depth"] == pytest.approx(2 * math.sqrt(2))
+    assert (row["answer"], row["seeds"]) == ("at", 3)
     # Identical seeds give an interval of zero width.
-    assert (found["low"], found["high"]) == pytest.approx((2 * math.sqrt(2),) * 2)
-    assert not (found["low_open"] or found["high_open"])
+    assert (row["low"], row["high"]) == pytest.approx((2 * math.sqrt(2),) * 2)
+    assert not (row["low_open"] or row["high_open"])
 
 
 def test_the_scores_of_a_plain_depth_give_that_depth():
     plain = {1: [4.0, 5.0, 6.0], 4: [2.0, 3.0, 2.5], 8: [1.0, 1.5, 1.2]}
-    found = read(plain, plain[4])
-    assert found["effective_depth"] == 4
+    row = read(plain, plain[4])
+    assert row["effective_depth"] == 4
     # All differences to that depth are zero, so the interval has zero width.
-    assert found["low"] == found["high"] == 4
+    assert row["low"] == row["high"] == 4
 
 
 def test_the_interval_is_students_t_on_paired_seeds():
@@ -62,11 +62,11 @@ def test_the_interval_is_students_t_on_paired_seeds():
     plain = {
         depth: list(10 ** (ours + gap + noise)) for depth, gap in ((1, 0.3), (4, -0.5), (16, -0.9))
     }
-    found = read(plain, list(10**ours))
+    row = read(plain, list(10**ours))
     half = T975[2] * 0.1 / math.sqrt(3)
-    assert found["effective_depth"] == pytest.approx(4 ** (0.3 / 0.8))
-    assert found["low"] == pytest.approx(4 ** ((0.3 - half) / 0.8))
-    assert found["high"] == pytest.approx(4 ** ((0.3 + half) / 0.8))
+    assert row["effective_depth"] == pytest.approx(4 ** (0.3 / 0.8))
+    assert row["low"] == pytest.approx(4 ** ((0.3 - half) / 0.8))
+    assert row["high"] == pytest.approx(4 ** ((0.3 + half) / 0.8))
 
 
 def test_scores_outside_the_plain_range_are_below_or_beyond():
@@ -88,16 +88,16 @@ def spread(mean, share=0.05):
 
 def test_if_layers_do_harm_the_score_of_one_layer_gives_depth_one():
     plain = {depth: [mean * f for f in (1.0, 0.97, 1.04)] for depth, mean in COUNTING.items()}
-    found = read(plain, spread(0.00034, 0.1), depth=48)
-    assert (found["answer"], found["effective_depth"], found["plain_best"]) == ("at", 1, 1)
-    assert found["low_open"] and not found["high_open"]
-    assert 1 <= found["high"] < 2  # two layers are significantly worse
+    row = read(plain, spread(0.00034, 0.1), depth=48)
+    assert (row["answer"], row["effective_depth"], row["plain_best"]) == ("at", 1, 1)
+    assert row["low_open"] and not row["high_open"]
+    assert 1 <= row["high"] < 2  # two layers are significantly worse
 
 
 def test_if_layers_do_harm_the_best_score_of_all_has_no_depth():
     plain = {depth: spread(mean) for depth, mean in COUNTING.items()}
-    found = read(plain, spread(0.0001), depth=48)
-    assert found["answer"] == "unknown" and math.isnan(found["effective_depth"])
+    row = read(plain, spread(0.0001), depth=48)
+    assert row["answer"] == "unknown" and math.isnan(row["effective_depth"])
     # It equals 12 layers, but one layer is significantly better.
     assert read(plain, spread(0.002), depth=48)["answer"] == "below"
 
@@ -105,25 +105,25 @@ def test_if_layers_do_harm_the_best_score_of_all_has_no_depth():
 def test_a_plain_run_that_diverged_is_worse_than_any_score():
     nan = math.nan
     plain = {1: [4.0] * 3, 2: [1.0, nan, 1.0], 4: [1.0] * 3, 8: [nan] * 3}
-    found = read(plain, [2.0] * 3)
+    row = read(plain, [2.0] * 3)
     # Between a diverged depth and a good one nothing is known, so the deeper one is used.
-    assert (found["answer"], found["effective_depth"]) == ("at", 4)
-    assert (found["plain_depths"], found["plain_diverged"]) == ("1 2 4 8", "2 8")
+    assert (row["answer"], row["effective_depth"]) == ("at", 4)
+    assert (row["plain_depths"], row["plain_diverged"]) == ("1 2 4 8", "2 8")
 
 
 def test_a_depth_uses_the_seeds_common_to_both_networks():
     # Plain has three of five seeds at 8 layers. Our other two are worse and would bias the depth.
     plain = {1: [8.0] * 5, 4: [4.0] * 5, 8: [2.0] * 3}
     ours = [2.0, 2.0, 2.0, 4.0, 4.0]
-    found = read(plain, ours)
-    assert (found["plain_depths"], found["deepest"], found["seeds"]) == ("1 4 8", 8, 3)
-    assert (found["effective_depth"], found["high_open"]) == (8, True)
+    row = read(plain, ours)
+    assert (row["plain_depths"], row["deepest"], row["seeds"]) == ("1 4 8", 8, 3)
+    assert (row["effective_depth"], row["high_open"]) == (8, True)
 
 
 def test_a_depth_with_too_few_common_seeds_for_an_interval_is_ignored():
     plain = {1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3, 8: [1.0] * 3}
-    found = read(plain, [2.0] * 3)
-    assert (found["plain_depths"], found["effective_depth"]) == ("1 4 8", 4)
+    row = read(plain, [2.0] * 3)
+    assert (row["plain_depths"], row["effective_depth"]) == ("1 4 8", 4)
     assert read({1: [4.0] * 3, 2: [1.0], 4: [2.0] * 3}, [2.0] * 3) is None  # two depths remain
 
 
@@ -169,10 +169,10 @@ def test_the_interval_contains_the_depth_for_random_curves():
             Point(2**i, mean, mean - half, mean + half)
             for i, (mean, half) in enumerate(zip(means, halves, strict=True))
         ]
-        found = read_depth(curve, interval=True)
-        assert 1 <= found.effective_depth <= 16
-        if found.answer == "at":
-            assert found.low <= found.effective_depth <= found.high
+        result = read_depth(curve, interval=True)
+        assert 1 <= result.effective_depth <= 16
+        if result.answer == "at":
+            assert result.low <= result.effective_depth <= result.high
         else:
             told_apart = [p.high < 0 for p in curve[:1]] + [all(p.low > 0 for p in curve)]
             assert any(told_apart)

@@ -29,18 +29,18 @@ def effect_of(*rows, metric="score"):
 
 def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds():
     ours, theirs = [1.0, 1.5, 2.25], [2.0, 2.25, 3.5]
-    found = effect_of(
+    row = effect_of(
         seeds("score", ours, variant="mhc"),
         seeds("score", theirs, variant="hc")[::-1],  # matched by seed, not by row
         run(variant="hc", seed=7, score=100.0),  # mhc has no run of this seed
     )
     ratios = [math.log10(a / b) for a, b in zip(ours, theirs, strict=True)]
-    assert found["seeds"] == 3
+    assert row["seeds"] == 3
     mean, half = sum(ratios) / 3, half_width(ratios)
     expected = {"effect": mean, "low": mean - half, "high": mean + half}
     for name, log in expected.items():
-        assert found[name] == pytest.approx(100 * (10**log - 1), rel=TOLD)
-    assert (found["unit"], found["verdict"]) == ("%", "better")
+        assert row[name] == pytest.approx(100 * (10**log - 1), rel=TOLD)
+    assert (row["unit"], row["verdict"]) == ("%", "better")
 
 
 def effect_of_accuracies(ours, theirs):
@@ -70,11 +70,11 @@ def test_intervals_stay_within_the_range_of_the_score():
     assert half_width([-0.5, 0.3, -0.1]) > 0.9
     assert (row["low"], row["high"]) == (pytest.approx(-60), pytest.approx(40))
     # No loss falls by more than 100 %.
-    found = effect_of(
+    loss_row = effect_of(
         seeds("score", [1e-3, 5.0, 1e-6], variant="mhc"),
         seeds("score", [1.0, 1.0, 1.0], variant="hc"),
     )
-    assert -100 < found["low"] < found["effect"] < found["high"]
+    assert -100 < loss_row["low"] < loss_row["effect"] < loss_row["high"]
 
 
 def test_the_other_sides_mean_is_over_common_seeds_and_geometric_only_for_ratios():
@@ -102,19 +102,19 @@ def test_the_other_sides_mean_is_over_common_seeds_and_geometric_only_for_ratios
     ],
 )
 def test_an_effect_is_significant_if_its_interval_excludes_zero(differences, expected):
-    found = effect_of(
+    row = effect_of(
         seeds("score", [1 + d for d in differences], variant="mhc"),
         seeds("score", [1.0] * len(differences), variant="hc"),
     )
-    assert found["verdict"] == expected
+    assert row["verdict"] == expected
 
 
 def test_a_seed_that_diverged_on_one_side_is_left_out():
-    found = effect_of(
+    row = effect_of(
         seeds("score", [1.0, math.nan, 1.0, 1.0], variant="mhc"),
         seeds("score", [2.0, 9.0, 2.0, 2.0], variant="hc"),
     )
-    assert (found["seeds"], found["effect"]) == (3, pytest.approx(-50))
+    assert (row["seeds"], row["effect"]) == (3, pytest.approx(-50))
 
 
 def test_sides_without_a_common_score_are_not_compared():
@@ -158,20 +158,20 @@ def test_platforms_and_depths_are_compared_separately():
         ),
     )  # fmt: skip
     rows = table[table["metric"] == "score"]
-    found = {(r.platform, r.depth): r.effect for r in rows.itertuples()}
-    assert found == {("torch", 8): pytest.approx(-50), ("torch", 16): pytest.approx(100)}
+    effects = {(r.platform, r.depth): r.effect for r in rows.itertuples()}
+    assert effects == {("torch", 8): pytest.approx(-50), ("torch", 16): pytest.approx(100)}
 
 
 def test_extra_variants_join_the_questions_of_a_study():
     extra = {"extra_variants": [{"mine": {"connection": "mhc", "gate": "learned"}}]}
     labels = ("baseline", "hc", "mhc", "mine")
     cells = frame(*(seeds("score", [1.0, 1.1, 1.2], variant=label) for label in labels))
-    found = effects_table(config_of([["mhc", "hc"]], **extra), cells)
-    pairs = [(r.question, r.variant, r.against) for r in found.itertuples()]
+    table = effects_table(config_of([["mhc", "hc"]], **extra), cells)
+    pairs = [(r.question, r.variant, r.against) for r in table.itertuples()]
     assert pairs == [(QUESTION, "mhc", "hc"), (AGAINST_PLAIN, "mine", "baseline")]
     # Without questions in the study, an extra variant is compared like any other.
-    found = effects_table(config_with(a=extra), cells)
-    assert list(found["variant"]) == ["hc", "mhc", "mine"]
+    table = effects_table(config_with(a=extra), cells)
+    assert list(table["variant"]) == ["hc", "mhc", "mine"]
 
 
 # --- precision, and several contrasts -------------------------------------------------------------
@@ -180,9 +180,9 @@ def test_extra_variants_join_the_questions_of_a_study():
 def test_an_effect_of_nearly_equal_scores_keeps_its_digits():
     # Processors differ in the last digit of a logarithm, 1e-16.
     ours, theirs = [0.5 * (1 + k * 1e-9) for k in (3, 4, 5)], [0.5, 0.5, 0.5]
-    found = effect_of(seeds("score", ours, variant="mhc"), seeds("score", theirs, variant="hc"))
+    row = effect_of(seeds("score", ours, variant="mhc"), seeds("score", theirs, variant="hc"))
     exact = sum(Fraction(value) - Fraction(0.5) for value in ours) / 3
-    assert found["effect"] == pytest.approx(100 * float(exact) / 0.5, rel=1e-8)
+    assert row["effect"] == pytest.approx(100 * float(exact) / 0.5, rel=1e-8)
 
 
 def test_more_contrasts_require_stronger_evidence():
@@ -198,8 +198,8 @@ def test_more_contrasts_require_stronger_evidence():
             ),
             seeds("score", [1.0, 1.0, 1.0], variant="hc"),
         )
-        found = effects_table(config_of(pairs), cells)
-        return found[found["metric"] == "score"].to_dict("records")
+        effects = effects_table(config_of(pairs), cells)
+        return effects[effects["metric"] == "score"].to_dict("records")
 
     (alone,) = table([["mhc", "hc"]])
     assert alone["p"] == alone["p_holm"] < 0.05
@@ -223,8 +223,8 @@ def test_a_pair_trained_on_another_platform_does_not_escape_the_correction():
         return [seeds("score", scores[v], variant=v, backend=platform) for v in variants]
 
     cells = frame(*on("torch", "mhc", "hc", "baseline"), *on("mlx", "mhc", "hc"))
-    found = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
-    rows = found[found["metric"] == "score"].to_dict("records")
+    table = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
+    rows = table[table["metric"] == "score"].to_dict("records")
     assert [(row["platform"], row["variant"]) for row in rows] == [
         ("torch", "mhc"), ("torch", "baseline"), ("mlx", "mhc"),
     ]  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_pair_trained_on_another_platform_does_not_escape_the_correction():
 def test_a_single_stream_is_not_compared_on_metrics_of_matrices():
     values = {"score": [1.0, 1.1, 1.2], "amax_backward_log10_final": [0.0, 0.0, 0.0]}
     rows = [
-        run(seed=seed, variant=variant, **{name: found[seed] for name, found in values.items()})
+        run(seed=seed, variant=variant, **{name: by_seed[seed] for name, by_seed in values.items()})
         for variant in ("baseline", "hc", "mhc")
         for seed in range(3)
     ]

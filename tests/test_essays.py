@@ -31,8 +31,8 @@ def essays():
 
 @pytest.mark.parametrize("variant", LEFT)
 def test_differences_between_streams_shrink_as_the_formula_says(essays, variant):
-    found = essays.untrained(load_config([PROJECT / "config.yaml"]), "ingredients", 2, variant)
-    left = [essays.left(product) for product in found.products]
+    network = essays.untrained(load_config([PROJECT / "config.yaml"]), "ingredients", 2, variant)
+    left = [essays.left(product) for product in network.products]
     # φ moves the circulant's matrices a little, and mhc_averaged's from the uniform one.
     assert left == pytest.approx([LEFT[variant] ** n for n in range(1, 5)], abs=1e-3)
 

@@ -86,11 +86,11 @@ def test_a_curve_is_the_geometric_mean_and_range_over_seeds():
     steps = frame(
         curve([1.0, 10.0], seed=0), curve([10.0, 10.0], seed=1), curve([100.0, 80.0], seed=2)
     )
-    found = frames.over_seeds(steps, "step", "loss", geometric=True)
-    assert rows_of(found, "variant", "step") == [("mhc", 0), ("mhc", 1)]
-    assert found["mean"].tolist() == pytest.approx([10, 20])  # the third root of 8000
-    assert found["low"].tolist() == pytest.approx([1, 10])
-    assert found["high"].tolist() == pytest.approx([100, 80])
+    points = frames.over_seeds(steps, "step", "loss", geometric=True)
+    assert rows_of(points, "variant", "step") == [("mhc", 0), ("mhc", 1)]
+    assert points["mean"].tolist() == pytest.approx([10, 20])  # the third root of 8000
+    assert points["low"].tolist() == pytest.approx([1, 10])
+    assert points["high"].tolist() == pytest.approx([100, 80])
     assert frames.over_seeds(steps, "step", "loss")["mean"].tolist() == pytest.approx([37, 100 / 3])
     window = frames.over_seeds(
         frame(curve([1.0, 100.0, 1.0, 10.0])), "step", "loss", 2, geometric=True
@@ -110,8 +110,8 @@ def test_a_curve_is_the_geometric_mean_and_range_over_seeds():
 )
 def test_a_curve_has_the_steps_at_which_every_seed_is_finite(other, geometric, kept):
     steps = frame(curve([4.0, 3.0, 2.0, 1.0]), curve(other, seed=1))
-    found = frames.over_seeds(steps, "step", "loss", geometric=geometric)
-    assert found["step"].tolist() == kept
+    points = frames.over_seeds(steps, "step", "loss", geometric=geometric)
+    assert points["step"].tolist() == kept
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_a_group_with_a_failed_run_has_no_mean_over_the_other_runs():
 )
 def test_a_mean_over_seeds_by_hand(scores, geometric, mean):
     runs = frames.runs_of(frame(seeds("score", scores)), "score")
-    (found,) = frames.means_of(runs, geometric=geometric)["mean"]
-    assert found == pytest.approx(mean, nan_ok=True)
+    (result,) = frames.means_of(runs, geometric=geometric)["mean"]
+    assert result == pytest.approx(mean, nan_ok=True)
 
 
 def test_a_depth_with_one_variant_has_no_panel():
@@ -289,11 +289,11 @@ def all_figures(task="tokens", only=(), labels=None, **changes):
     ],
 )
 def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, depths, only, tmp_path):
-    found = all_figures(task, only, depths=depths)
+    pages = all_figures(task, only, depths=depths)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        save(found, tmp_path)
-    for name, page in found.items():
+        save(pages, tmp_path)
+    for name, page in pages.items():
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG"), name
         assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()[:1000], name
         for legend in page.legends:
@@ -354,8 +354,8 @@ def test_figures_of_extreme_tables_show_neither_nan_nor_code_names(changes):
     code_name = re.compile(rf"\b({'|'.join(READ)})\b")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = all_figures("text", labels=READ, **changes)
-        for name, page in found.items():
+        pages = all_figures("text", labels=READ, **changes)
+        for name, page in pages.items():
             page.set_layout_engine("none")  # the layout is slow and does not change text
             page.draw_without_rendering()
             said = [text.get_text() for text in page.findobj(Text)]
@@ -421,9 +421,9 @@ def test_sizes_have_a_panel_for_each_number_of_steps_and_intervals(name):
 
 def test_effects_that_are_zero_within_rounding_are_not_drawn():
     row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
-    told = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}
+    worse = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}
     same = {"effect": 0.0, "low": 0.0, "high": 0.0, "differs_in": "", "verdict": "the same"}
-    table = pd.DataFrame([row | told | {"variant": "mhc"}, row | same | {"variant": "krom_hc"}])
+    table = pd.DataFrame([row | worse | {"variant": "mhc"}, row | same | {"variant": "krom_hc"}])
     (ax,) = draw_figures([find("effects")], effects=table, score=LOSS)["effects"].axes
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["Is it?", "mhc − hc"]
@@ -432,13 +432,13 @@ def test_effects_that_are_zero_within_rounding_are_not_drawn():
 def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
     same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0}
     names = ("variant", "answer", "multiplier", "low", "high", "cost", "verdict")
-    told = [
+    rows = [
         ("hc", "at", 0.9, 0.85, 0.95, 1.4, "worse"),
         ("v1", "at", 1.3, 0.8, 1.6, 1.2, "undecided"),
         ("mhc", "at", 1.1, 1.05, 1.15, 1.5, "better"),
         ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, "better"),
     ]
-    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in told])
+    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in rows])
     (ax,) = draw_figures([find("worth")], "a", worth=table)["worth"].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == [
@@ -464,10 +464,10 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
         for seed, loss in enumerate(losses)
     ]
     row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
-    told = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6, "verdict": "better"}
+    values = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6, "verdict": "better"}
     data = {
         "ladder": frame(cells),
-        "worth": pd.DataFrame([row | told]),
+        "worth": pd.DataFrame([row | values]),
         "cells": frame(seeds("loss_final", [2.5] * 3)),
         "score": LOSS,
     }

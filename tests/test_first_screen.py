@@ -60,10 +60,10 @@ def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
     worth, answers = screen
     (page,) = read_sections({"RESULTS.md": KEPT / "RESULTS.md"}, KEPT / "figures", {}, set())
     paper = (paper_source / "paper.typ").read_text(encoding="utf-8")
-    told = re.sub(r'#"((?:[^"\\]|\\.)*)";', r"\1", paper)
+    paper_text = re.sub(r'#"((?:[^"\\]|\\.)*)";', r"\1", paper)
     shown = re.sub(r"<[^>]+>", "", str(page.introduction + page.parts)).replace("&#39;", "'")
     assert page.title == worth.title
-    for text in (told, shown):
+    for text in (paper_text, shown):
         text = " ".join(text.split())
         for said in (worth.title, worth.advice):
             assert said in text

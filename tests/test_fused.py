@@ -29,10 +29,12 @@ def test_kernels_equal_loops(passes, floor, added, streams, matrices):
     g = rng.normal(size=K.shape).astype(np.float32)
     scales = loops.scales_of_passes(K, passes, floor, added)
     on_device = torch.tensor(K, device=DEVICE)
-    found = fused.scales_of_passes(on_device, passes, floor, added)
+    device_scales = fused.scales_of_passes(on_device, passes, floor, added)
     # A pass adds `streams` products and divides once; scales accumulate rounding over passes.
     rounding = (streams + 2) * passes * np.finfo(np.float32).eps
-    np.testing.assert_allclose(found.cpu(), scales, rtol=rounding)
+    np.testing.assert_allclose(device_scales.cpu(), scales, rtol=rounding)
     of_K = loops.passes_backward(K, scales, g, added)
-    of_device = fused.passes_backward(on_device, found, torch.tensor(g, device=DEVICE), added)
+    of_device = fused.passes_backward(
+        on_device, device_scales, torch.tensor(g, device=DEVICE), added
+    )
     np.testing.assert_allclose(of_device.cpu(), of_K, atol=rounding * np.abs(of_K).max())

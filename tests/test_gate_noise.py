@@ -40,11 +40,11 @@ def test_shares_ranges_and_independence_of_noise(progress, share):
     assert set(is_drawn) == {0, 1}
     # Six standard deviations of the share over `many` draws.
     assert is_drawn.mean() == pytest.approx(share, abs=6 * np.sqrt(share / many))
-    for found, low, high in ((values, 0.1, 0.9), (factors, 0.7, 1.3)):
-        assert low <= found.min() < low + 0.001
-        assert high - 0.001 < found.max() <= high * (1 + 1e-6)
-        assert found.mean() == pytest.approx((low + high) / 2, abs=0.01)
-        assert found.var() == pytest.approx((high - low) ** 2 / 12, rel=0.03)
+    for samples, low, high in ((values, 0.1, 0.9), (factors, 0.7, 1.3)):
+        assert low <= samples.min() < low + 0.001
+        assert high - 0.001 < samples.max() <= high * (1 + 1e-6)
+        assert samples.mean() == pytest.approx((low + high) / 2, abs=0.01)
+        assert samples.var() == pytest.approx((high - low) ** 2 / 12, rel=0.03)
     # The indicator, value and factor are uncorrelated.
     assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.03
 
@@ -55,9 +55,9 @@ def test_gates_by_hand(backend):
     g = np.array([0.5, 0.5, 0.5, 0.01, 0.9, 0.9])
     params = {"connection.gate": ops.asarray(np.log(g / (1 - g)))}
     noise = [[1, 0.3, 1.3], [0, 0.3, 1.2], [0, 0.3, 0.8], [0, 0.9, 1.3], [0, 0.1, 1.1], [1, 0.2, 1]]
-    found = ops.to_numpy(gate.values(ops, params, ops.asarray(np.array(noise))))
+    gates = ops.to_numpy(gate.values(ops, params, ops.asarray(np.array(noise))))
     # Drawn, times 1.2, times 0.8, clipped to 0.1, clipped to 0.9, drawn.
-    assert found == pytest.approx([0.3, 0.6, 0.4, 0.1, 0.9, 0.2], abs=1e-6)
+    assert gates == pytest.approx([0.3, 0.6, 0.4, 0.1, 0.9, 0.2], abs=1e-6)
     undisturbed = ops.to_numpy(gate.values(ops, params, None))
     assert undisturbed == pytest.approx(g, abs=1e-6)
 
@@ -67,13 +67,13 @@ def test_gates_by_hand(backend):
 
 def test_noise_depends_on_seed_and_step_alone():
     spec = noisy(seed=4, steps=20)
-    found = noise_of(spec, 7)
-    assert found.shape == (1, 4, 3)
+    noise = noise_of(spec, 7)
+    assert noise.shape == (1, 4, 3)
     noise_of(spec, 3)  # an earlier draw has no influence
     again = noisy(seed=4, steps=20, backend="mlx", width=8, batch_size=3, lr=0.5)
-    assert (noise_of(again, 7) == found).all()
-    assert (noise_of(spec, 8) != found).any()
-    assert (noise_of(noisy(seed=5, steps=20), 7) != found).any()
+    assert (noise_of(again, 7) == noise).all()
+    assert (noise_of(spec, 8) != noise).any()
+    assert (noise_of(noisy(seed=5, steps=20), 7) != noise).any()
 
 
 def test_the_share_rises_over_the_first_tenth_of_the_steps():
@@ -100,11 +100,11 @@ def test_gradients_with_noise_equal_the_oracle(backends_here, connection):
         output = tasks.Problem(spec).network.forward(ops, exact, inputs)
         return ops.cross_entropy(output.logits, batch.targets)
 
-    exact, found = {name: ops.asarray(value) for name, value in params.items()}, {}
+    exact, gradients = {name: ops.asarray(value) for name, value in params.items()}, {}
     for name, backend in backends_here.items():
-        measured, found[name] = first_step(trainer_on(backend, spec, params), spec, batch)
+        measured, gradients[name] = first_step(trainer_on(backend, spec, params), spec, batch)
         assert measured["loss"] == pytest.approx(loss(exact), rel=1e-6)
         learned = naive.sigmoid(params["connection.gate"].astype(float))
         assert measured["gates"] == pytest.approx(learned, rel=1e-6)  # without noise
     assert abs(loss(exact) - loss(exact, noise=False)) > 1e-5
-    assert_gradients(loss, params, found, rel=3e-5, floor=1e-6)
+    assert_gradients(loss, params, gradients, rel=3e-5, floor=1e-6)

@@ -61,10 +61,10 @@ def test_a_step_as_one_graph_equals_its_operations_one_by_one(
     at_once = trained(trainer_on(backend, spec), spec)
     monkeypatch.setenv(switch, "off")
     one_by_one = trained(trainer_on(backend, spec), spec)
-    for found, expected in zip(at_once, one_by_one, strict=True):
-        assert set(found) == set(expected)
+    for values, expected in zip(at_once, one_by_one, strict=True):
+        assert set(values) == set(expected)
         for key, value in expected.items():
-            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+            np.testing.assert_allclose(values[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
@@ -199,9 +199,9 @@ def test_a_step_that_cannot_be_recorded_runs_its_operations(at, connect_cpu, mon
 
     trainer, plain = trainer_on(backend, spec), trainer_on(backend, spec)
     trainer.whole_step = Captured(step)
-    found, expected = trained(trainer, spec), trained(plain, spec)
+    results, expected = trained(trainer, spec), trained(plain, spec)
     assert current == [usual]
-    for values, others in zip(found, expected, strict=True):
+    for values, others in zip(results, expected, strict=True):
         for key, value in others.items():
             assert values[key].tobytes() == value.tobytes(), key
     assert capsys.readouterr().err == (

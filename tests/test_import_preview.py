@@ -44,8 +44,8 @@ def outcomes(config, file):
 
 def test_outcomes_of_runs_depend_on_config_and_current_code(here, packed, tmp_path, monkeypatch):
     file = packed()
-    found = preview_import(here, file)
-    assert [(p.cell.seed, p.platform, p.outcome) for p in found] == [
+    previews = preview_import(here, file)
+    assert [(p.cell.seed, p.platform, p.outcome) for p in previews] == [
         (seed, CPU_PLATFORM, "counts") for seed in (0, 1, 2)
     ]
     assert not (tmp_path / "here").exists()
@@ -55,8 +55,8 @@ def test_outcomes_of_runs_depend_on_config_and_current_code(here, packed, tmp_pa
         (seed, "left out", "spec differs: optimizer.lr 0.002 → 0.5") for seed in (0, 1, 2)
     ]
     fewer = config_with(tmp_path / "here", **SIZES, seeds=[2])
-    found = [outcome for _, outcome, _ in outcomes(fewer, file)]
-    assert found == ["not asked for", "not asked for", "counts"]
+    results = [outcome for _, outcome, _ in outcomes(fewer, file)]
+    assert results == ["not asked for", "not asked for", "counts"]
 
     other_code = {"fathom_study.train:train": "of today"}
     monkeypatch.setattr("fathom_study.runs.validate.training_code", lambda spec: other_code)

@@ -148,8 +148,8 @@ CYCLE = np.tile(DIAGONAL, (L // 4, 1))
 def dynamic(phi, pre, post, res):
     """Starts of a dynamic connection: standard deviation `phi`, and b of each part."""
     parts = {"pre": pre, "post": post} | ({} if res is None else {"res": res})
-    found = {f"phi_{part}": (0, phi) for part in parts}
-    return found | {f"b_{part}": (b, 0) for part, b in parts.items()} | {"alpha": (0.01, 0)}
+    starts = {f"phi_{part}": (0, phi) for part in parts}
+    return starts | {f"b_{part}": (b, 0) for part, b in parts.items()} | {"alpha": (0.01, 0)}
 
 
 DYNAMIC_STARTS = {
@@ -166,11 +166,11 @@ def drawn(*names):
 
 def dense(weights):
     """Starts of dynamic sums over the outputs of all blocks so far."""
-    found = {}
+    starts = {}
     for i in range(1, L + 1):
-        found |= {f"weights_{i}": (weights(i), 0), f"dynamic_{i}": (0, 0)}
-        found[f"hidden_{i}"] = (0, 1 / math.sqrt(W))
-    return found
+        starts |= {f"weights_{i}": (weights(i), 0), f"dynamic_{i}": (0, 0)}
+        starts[f"hidden_{i}"] = (0, 1 / math.sqrt(W))
+    return starts
 
 
 RANK = W // 16

@@ -220,8 +220,8 @@ def test_a_second_call_trains_nothing(home, capsys):
     assert "every chosen cell is trained" in capsys.readouterr().err
     again = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
     # Each call measures the cost, and the gain over it, again.
-    told = [re.sub(r"a step takes .*|\| cost of.*", "", text) for text in (page, again)]
-    assert told[0] == told[1]
+    pages = [re.sub(r"a step takes .*|\| cost of.*", "", text) for text in (page, again)]
+    assert pages[0] == pages[1]
 
 
 def test_without_a_kept_result_the_plain_network_is_trained_too(home):

@@ -36,11 +36,11 @@ def logits(network, params, inputs):
 
 def without_output(params, block):
     """Parameters with the last layers of a block's functions set to zero."""
-    found = copy.deepcopy(params)
-    for name in found:
+    zeroed = copy.deepcopy(params)
+    for name in zeroed:
         if name.split(".")[0] == "block" and name.split(".")[1] in LAST:
-            found[name][block] = 0
-    return found
+            zeroed[name][block] = 0
+    return zeroed
 
 
 @pytest.mark.parametrize("variant", ["plain", "mhc", "hc_paper", "mhc_causal", "altup"])
@@ -49,13 +49,13 @@ def test_leaving_a_block_out_equals_zeroing_its_last_layers(network, variant):
     problem, params, inputs = trained_of(**NETWORKS[network], variant=variant)
     whole = logits(problem.network, params, inputs)
     for block in range(3):
-        found = logits(without_block(problem.network, block), params, inputs)
+        left_out = logits(without_block(problem.network, block), params, inputs)
         zeroed = without_output(params, block)
-        assert found == pytest.approx(logits(problem.network, zeroed, inputs), abs=1e-12)
-        assert np.abs(found - whole).max() > 1e-6
+        assert left_out == pytest.approx(logits(problem.network, zeroed, inputs), abs=1e-12)
+        assert np.abs(left_out - whole).max() > 1e-6
         # Leaving out a block that adds nothing changes nothing.
         again = logits(without_block(problem.network, block), zeroed, inputs)
-        assert again == pytest.approx(found, abs=1e-12)
+        assert again == pytest.approx(left_out, abs=1e-12)
     assert logits(problem.network, params, inputs).tolist() == whole.tolist()  # it is unchanged
 
 
@@ -70,10 +70,10 @@ def test_a_run_has_the_score_without_each_block_if_its_study_asks(backend):
     spec = make_spec(leave_out_blocks=True, **settings)
     rows, params = rows_of(spec, backend)
     last = rows[-1]
-    found = {name: value for name, value in last.items() if name.startswith("score_without_block")}
-    assert list(found) == [f"score_without_block[{block}]" for block in (1, 2, 3)]
+    scores = {name: value for name, value in last.items() if name.startswith("score_without_block")}
+    assert list(scores) == [f"score_without_block[{block}]" for block in (1, 2, 3)]
     expected = [exact_loss(spec, without_output(params, block)) for block in range(3)]
-    assert list(found.values()) == pytest.approx(expected, rel=1e-5)
+    assert list(scores.values()) == pytest.approx(expected, rel=1e-5)
     border = 0.01 * (math.log(spec.model.vocab) - last["exact_loss"])
     assert last["layers_that_matter"] == sum(
         score > last["exact_loss"] + border for score in expected
@@ -86,9 +86,9 @@ def test_a_run_has_the_score_without_each_block_if_its_study_asks(backend):
 
 def matter(spec, whole, parts):
     """Number of layers that matter, from scores of the whole network and without each block."""
-    found = SimpleNamespace(problem=Problem(spec), score=lambda: whole)
-    found.scores_without_block = dict(enumerate(parts, start=1))
-    return Trained.layers_that_matter.fget(found)
+    trained = SimpleNamespace(problem=Problem(spec), score=lambda: whole)
+    trained.scores_without_block = dict(enumerate(parts, start=1))
+    return Trained.layers_that_matter.fget(trained)
 
 
 def test_a_block_matters_from_1_percent_of_the_way_to_chance():

@@ -77,16 +77,16 @@ class Torch(Framework):
         wanted = [x, *arrays.values()]
         take = partial(self.library.autograd.grad, materialize_grads=True)
         penalty = sum((g * g).sum() / 2 for g in take(loss(x), wanted, create_graph=True))
-        found = dict(zip(["x", *arrays], take(penalty, wanted), strict=True))
-        return {name: self.numpy(g) for name, g in found.items()}
+        gradients = dict(zip(["x", *arrays], take(penalty, wanted), strict=True))
+        return {name: self.numpy(g) for name, g in gradients.items()}
 
     def gradients(self, module, x, loss):
         """Gradients by parameter name, with the input's as `x`."""
         x = x.clone().requires_grad_()
         module.zero_grad()
         loss(x).backward()
-        found = {name: p.grad for name, p in module.named_parameters()}
-        return {name: self.numpy(g) for name, g in {**found, "x": x.grad}.items()}
+        gradients = {name: p.grad for name, p in module.named_parameters()}
+        return {name: self.numpy(g) for name, g in {**gradients, "x": x.grad}.items()}
 
 
 class Mlx(Framework):
@@ -130,16 +130,16 @@ class Mlx(Framework):
 
     def second(self, module, x, loss):
         def penalty(params, x):
-            found, of_x = self.slopes(module, loss)(params, x)
-            return sum((g * g).sum() / 2 for g in (of_x, *found.values()))
+            of_params, of_x = self.slopes(module, loss)(params, x)
+            return sum((g * g).sum() / 2 for g in (of_x, *of_params.values()))
 
         params = module.trainable_parameters()
-        found, of_x = self.library.grad(penalty, argnums=(0, 1))(params, x)
-        return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
+        of_params, of_x = self.library.grad(penalty, argnums=(0, 1))(params, x)
+        return {name: self.numpy(g) for name, g in {**of_params, "x": of_x}.items()}
 
     def gradients(self, module, x, loss):
-        found, of_x = self.slopes(module, loss)(module.trainable_parameters(), x)
-        return {name: self.numpy(g) for name, g in {**found, "x": of_x}.items()}
+        of_params, of_x = self.slopes(module, loss)(module.trainable_parameters(), x)
+        return {name: self.numpy(g) for name, g in {**of_params, "x": of_x}.items()}
 
 
 def installed(kind):
@@ -212,10 +212,10 @@ PRECISION = {
 def test_outputs_equal_the_oracle(framework, scheme):
     dtype, tolerance, *_ = PRECISION[framework.name]
     module, values = moved(framework, scheme, dtype)
-    found = module(framework.array(INPUT, dtype), branches(framework, dtype))
+    output = module(framework.array(INPUT, dtype), branches(framework, dtype))
     expected = oracle(module, values, INPUT)
     size = np.abs(expected).max()
-    assert framework.numpy(found) == pytest.approx(expected, rel=tolerance, abs=tolerance * size)
+    assert framework.numpy(output) == pytest.approx(expected, rel=tolerance, abs=tolerance * size)
 
 
 @pytest.mark.parametrize("scheme", quick_ones({name: (name,) for name in SCHEMES}, *OF_EACH_KIND))
@@ -225,9 +225,9 @@ def test_trace_equals_the_oracle(framework, scheme):
     state = module.open(framework.array(INPUT, dtype))
     for k, branch in enumerate(branches(framework, dtype)):
         state = module.wrap(branch, k)(state)
-    found, expected = module.trace(state), oracle(module, values, INPUT, "trace")
-    assert (found is None) == (expected is None)
-    for name, value in (found or {}).items():
+    trace, expected = module.trace(state), oracle(module, values, INPUT, "trace")
+    assert (trace is None) == (expected is None)
+    for name, value in (trace or {}).items():
         exact = getattr(expected, name)
         bound = tolerance * np.abs(exact).max()
         assert framework.numpy(value) == pytest.approx(exact, rel=tolerance, abs=bound)
@@ -294,10 +294,10 @@ def check_gradients(framework, module, functions, values, exact):
     params = {**values, "x": INPUT}
     direction = np.random.default_rng(3).standard_normal(SHAPE) / np.abs(exact(params)).max()
     x, along = framework.array(INPUT, dtype), framework.array(direction, dtype)
-    found = framework.gradients(module, x, lambda x: (module(x, functions) * along).sum())
-    assert set(found) == set(params)
+    gradients = framework.gradients(module, x, lambda x: (module(x, functions) * along).sum())
+    assert set(gradients) == set(params)
     loss = lambda params: float((exact(params) * direction).sum())  # noqa: E731
-    assert_gradients(loss, params, {framework.name: found}, rel, floor)
+    assert_gradients(loss, params, {framework.name: gradients}, rel, floor)
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 4])
@@ -353,9 +353,9 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
     module = moved_little(framework, scheme, "float64")
     functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
     loss = lambda x: of_some_channels(module(x, functions))  # noqa: E731
-    found = framework.second(module, x, loss)
+    second = framework.second(module, x, loss)
     rng = np.random.default_rng(5)
-    along = {name: rng.standard_normal(value.shape) for name, value in found.items()}
+    along = {name: rng.standard_normal(value.shape) for name, value in second.items()}
 
     def penalty(h):
         values = {name: value.copy() for name, value in framework.values(module).items()}
@@ -368,23 +368,25 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
 
     h = 1e-6  # an error of h² from curvature, and of 1e-16/h from rounding
     slope = (penalty(h) - penalty(-h)) / (2 * h)
-    size = math.sqrt(sum((g**2).sum() for g in found.values()))
-    assert sum((found[n] * along[n]).sum() for n in found) == pytest.approx(slope, abs=1e-6 * size)
+    size = math.sqrt(sum((g**2).sum() for g in second.values()))
+    assert sum((second[n] * along[n]).sum() for n in second) == pytest.approx(
+        slope, abs=1e-6 * size
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_second_derivatives_in_mlx_equal_those_of_torch(torch, scheme):
-    found = {}
+    second = {}
     for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
         module = moved_little(framework, scheme, dtype)
         functions = smooth_branches(framework, dtype)
         loss = partial(lambda m, f, x: of_some_channels(m(x, f)), module, functions)
-        found[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
-    size = max(np.abs(expected).max() for expected in found["torch"].values())
-    for name, expected in found["torch"].items():
+        second[framework.name] = framework.second(module, framework.array(INPUT, dtype), loss)
+    size = max(np.abs(expected).max() for expected in second["torch"].values())
+    for name, expected in second["torch"].items():
         # Sums of over a hundred products as large as `size`, each rounded by 6e-8 in float32.
         allowed = 1e-5 * size + 1e-4 * np.abs(expected).max()
-        assert found["mlx"][name] == pytest.approx(expected, abs=allowed), name
+        assert second["mlx"][name] == pytest.approx(expected, abs=allowed), name
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -436,8 +438,8 @@ def test_inputs_have_any_shape_and_images_can_have_one_set_of_coefficients_each(
 ):
     module, values = moved(framework, scheme, pooled_axes=pooled)
     x = np.random.default_rng(4).standard_normal(shape)
-    found = framework.numpy(module(framework.array(x), branches(framework)))
-    assert found == pytest.approx(oracle(module, values, x), rel=1e-4, abs=1e-4)
+    output = framework.numpy(module(framework.array(x), branches(framework)))
+    assert output == pytest.approx(oracle(module, values, x), rel=1e-4, abs=1e-4)
     if pooled:
         said = refusal(module.open, framework.array(x[0, 0]), error=ValueError)
         assert "must have shape […, …, …, 4], but has [3, 4]" in said
@@ -458,11 +460,11 @@ def test_parameters_start_as_in_a_network_and_have_plain_names(framework, scheme
     context = tasks.Problem(spec).network.connection.context
     module = framework.module(scheme, context.layers, context.width, per_block=2, seed=5)
     network = parameters_of(spec)
-    found = framework.values(module)
-    assert found
-    for name, value in found.items():
+    parameters = framework.values(module)
+    assert parameters
+    for name, value in parameters.items():
         assert (value == network[f"connection.{name}"]).all()
-    assert len(found) == sum(name.startswith("connection.") for name in network)
+    assert len(parameters) == sum(name.startswith("connection.") for name in network)
 
 
 def test_files_of_either_framework_are_read_by_both(framework, tmp_path):
@@ -476,8 +478,8 @@ def test_files_of_either_framework_are_read_by_both(framework, tmp_path):
     other = framework.module("mhc_paper", LAYERS, WIDTH, seed=9)
     framework.load_file(other, tmp_path / "other.safetensors")
     x, functions = framework.array(INPUT), branches(framework)
-    found = framework.numpy(other(x, functions))
-    assert (found == framework.numpy(module(x, functions))).all()
+    output = framework.numpy(other(x, functions))
+    assert (output == framework.numpy(module(x, functions))).all()
 
 
 # --- types and devices ----------------------------------------------------------------------------
@@ -576,9 +578,9 @@ def test_tracing_and_transforms_are_correct_and_leave_no_state(torch, scheme):
     functions = branches(framework, "float64")
     x = framework.array(INPUT, "float64")
     # Each tool starts with an empty cache, and an ordinary call follows it.
-    for name, found, expected in functional_uses(torch, lambda x: module(x, functions), x):
+    for name, result, expected in functional_uses(torch, lambda x: module(x, functions), x):
         size = float(expected.abs().max())
-        assert found.detach().numpy() == pytest.approx(
+        assert result.detach().numpy() == pytest.approx(
             expected.detach().numpy(), abs=1e-6 * size
         ), name
         kept_ops.cache_clear()
@@ -604,12 +606,12 @@ def test_a_change_in_place_after_a_write_raises_or_is_harmless(torch, scheme):
 
     expected = gradient(lambda y: None)
     try:
-        found = gradient(lambda y: y.zero_())
+        changed = gradient(lambda y: y.zero_())
     except RuntimeError as error:
         assert re.search("modified (by an )?inplace", str(error))
     else:
         # The address of a tensor decides which kernel multiplies it.
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(changed, expected)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -622,10 +624,10 @@ def test_backward_inside_autocast_equals_backward_outside(torch, scheme):
     loss = lambda: (module(x, [lambda *x: torch.tanh(mixture(*x))] * LAYERS) ** 2).sum()  # noqa: E731
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = take(loss())
-    for found, expected in zip(inside, take(loss()), strict=True):
+    for gradient, expected in zip(inside, take(loss()), strict=True):
         size = float(expected.abs().max())
         # Products add the same terms in another order.
-        assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)
+        assert gradient.numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -681,9 +683,9 @@ def test_checkpointing_keeps_output_and_gradients(framework, scheme):
         "torch": partial(checkpoint, use_reentrant=False),
         "mlx": lambda f, state: framework.library.checkpoint(f)(state),
     }
-    found = stepped(framework, module, functions, step=ways[framework.name])
+    checkpointed = stepped(framework, module, functions, step=ways[framework.name])
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+        assert checkpointed[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
 def test_mlx_checkpointing_of_a_branch_keeps_its_gradients():
@@ -705,8 +707,8 @@ def test_mlx_checkpointing_of_a_branch_keeps_its_gradients():
 
         return tree_flatten(mx.grad(loss)([branch.parameters() for branch in branches]))
 
-    found = gradients(nn.utils.checkpoint)
-    for (name, value), (_, expected) in zip(found, gradients(lambda _, f: f), strict=True):
+    checkpointed = gradients(nn.utils.checkpoint)
+    for (name, value), (_, expected) in zip(checkpointed, gradients(lambda _, f: f), strict=True):
         assert np.array(value) == pytest.approx(np.array(expected), rel=1e-4, abs=1e-5), name
         assert np.abs(value).max() > 0
 
@@ -747,8 +749,8 @@ def test_a_compiled_pass_in_autocast_is_exact_with_the_documented_setting(torch)
     compiled = torch.compile(loss, backend="aot_eager")
     with torch._functorch.config.patch({"backward_pass_autocast": "off"}):
         exact = gradients(compiled)
-    for found, expected in zip(exact, gradients(loss), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for gradient, expected in zip(exact, gradients(loss), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -778,8 +780,8 @@ def test_constants_cached_in_inference_mode_work_in_training(torch):
     module = ResidualConnection("mhc_uniform", LAYERS, WIDTH)
     with torch.inference_mode():
         module(framework.array(INPUT), branches(framework))
-    found = stepped(framework, module, branches(framework))
-    assert all(np.isfinite(value).all() for value in found.values())
+    result = stepped(framework, module, branches(framework))
+    assert all(np.isfinite(value).all() for value in result.values())
 
 
 # Tracing takes a second or more for every ten passes of Sinkhorn.
@@ -810,10 +812,10 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: module(x, functions), fullgraph=True, backend="aot_eager")
     x, loss_of = framework.array(INPUT, "float64"), lambda x: (compiled(x) ** 2).sum()
-    found = framework.gradients(module, x, loss_of)
-    found["out"] = framework.numpy(compiled(x))
+    result = framework.gradients(module, x, loss_of)
+    result["out"] = framework.numpy(compiled(x))
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
+        assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
 @pytest.mark.slow
@@ -987,8 +989,8 @@ def test_a_subclass_may_have_parameters_and_modules_of_its_own(framework):
 
     module, plain = Scaled(), framework.module("mhc_paper", LAYERS, WIDTH)
     x, functions = framework.array(INPUT), branches(framework)
-    found, expected = module(x, functions), module.linear(plain(x, functions))
-    assert np.array_equal(framework.numpy(found), framework.numpy(expected))
+    output, expected = module(x, functions), module.linear(plain(x, functions))
+    assert np.array_equal(framework.numpy(output), framework.numpy(expected))
 
 
 @pytest.mark.parametrize("prune", [False, True])
@@ -1001,8 +1003,8 @@ def test_parameters_may_be_normalised_or_pruned(torch, prune):
         torch.nn.utils.parametrizations.weight_norm(module, "phi_pre")
         changed = values["phi_pre"]
     expected = oracle(module, {**values, "phi_pre": changed}, INPUT)
-    found = Torch().numpy(module(Torch().array(INPUT), branches(Torch())))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    output = Torch().numpy(module(Torch().array(INPUT), branches(Torch())))
+    assert output == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.slow  # PyTorch takes seconds to load its compiler
@@ -1011,9 +1013,9 @@ def test_compiling_only_the_branches_keeps_output_and_gradients(torch):
     module, _ = moved(framework, "mhc_paper")
     functions, compiled = branches(framework), partial(torch.compile, backend="aot_eager")
     expected = stepped(framework, module, functions)
-    found = stepped(framework, module, [compiled(function) for function in functions])
+    result = stepped(framework, module, [compiled(function) for function in functions])
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+        assert result[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
 
 
 @pytest.mark.slow
@@ -1036,7 +1038,7 @@ def release_weights(layers=2, rows=8, scales=3):
 
     Without a dynamic H_res there are 4 rows and 2 scales.
     """
-    rng, found = np.random.default_rng(0), {}
+    rng, weights = np.random.default_rng(0), {}
     for i in range(layers):
         for part in ("attn_hc", "ffn_hc"):
             for name, shape in {
@@ -1044,10 +1046,10 @@ def release_weights(layers=2, rows=8, scales=3):
                 "base": (rows,),
                 "scale": (scales,),
             }.items():
-                found[f"model.layers.{i}.{part}.{name}"] = rng.standard_normal(shape)
+                weights[f"model.layers.{i}.{part}.{name}"] = rng.standard_normal(shape)
     for name, shape in {"fn": (2, 2 * WIDTH), "base": (2,), "scale": (1,)}.items():
-        found[f"model.hc_head.hc_{name}"] = rng.standard_normal(shape)
-    return found
+        weights[f"model.hc_head.hc_{name}"] = rng.standard_normal(shape)
+    return weights
 
 
 def test_weights_of_a_release_by_hand(framework):
@@ -1067,13 +1069,13 @@ def test_weights_of_a_release_by_hand(framework):
 def hyper(head=True, **names):
     """DeepSeek's names in transformers → names in a release's own files, for two layers."""
     parts = {"attn_hc.": "hc_attn_", "ffn_hc.": "hc_ffn_", "hc_head.hc_": "hc_head_"}
-    found = {}
+    renamed = {}
     for name in release_weights():
         own = name.removeprefix("model.") if not names else name
         for theirs, part in {**parts, **names}.items():
             own = own.replace(theirs, part)
-        found[name] = own
-    return {name: own for name, own in found.items() if head or "hc_head" not in name}
+        renamed[name] = own
+    return {name: own for name, own in renamed.items() if head or "hc_head" not in name}
 
 
 IN_FILES = {
@@ -1138,16 +1140,16 @@ def test_names_of_the_own_files_of_a_release_load_the_same_parameters(framework,
     own = {IN_FILES[scheme][name]: value for name, value in weights.items()}
     last = next(reversed(weights))
     mixed = {**weights, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}
-    found = []
+    loaded = []
     for given in (weights, own, mixed, {**own, **dict.fromkeys(OF_EXTRA_BLOCKS, weights[last])}):
         module = framework.module(
-            scheme, 4, WIDTH, streams=2, per_block=2, takes_apart=True, seed=len(found)
+            scheme, 4, WIDTH, streams=2, per_block=2, takes_apart=True, seed=len(loaded)
         )
         module.load_release(given)
-        found.append(framework.values(module))
-    for values in found[1:]:
-        assert all(np.array_equal(values[name], value) for name, value in found[0].items())
-    assert any(np.ptp(value) for value in found[0].values())
+        loaded.append(framework.values(module))
+    for values in loaded[1:]:
+        assert all(np.array_equal(values[name], value) for name, value in loaded[0].items())
+    assert any(np.ptp(value) for value in loaded[0].values())
 
 
 @pytest.mark.parametrize(

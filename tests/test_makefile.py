@@ -92,7 +92,7 @@ def test_a_reference_killed_at_any_moment_is_the_former_or_the_new_one(rendering
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(f"{text}\n")
 
-    def found():
+    def contents():
         files = (file for file in folder.rglob("*") if file.is_file())
         return {str(file.relative_to(folder)): file.read_text().strip() for file in files}
 
@@ -102,7 +102,7 @@ def test_a_reference_killed_at_any_moment_is_the_former_or_the_new_one(rendering
         at_first = int((tmp_path / "calls").read_text())
         for again in (call % 4, 0):  # the next start may be killed too
             rendering("test", again)
-        assert found() in ([RENDERED] if ended else [FORMER, RENDERED])
+        assert contents() in ([RENDERED] if ended else [FORMER, RENDERED])
         assert not (tmp_path / "results/.reference").exists()
         if ended:
             break
@@ -111,7 +111,7 @@ def test_a_reference_killed_at_any_moment_is_the_former_or_the_new_one(rendering
     former()
     rendering("reference", 9)
     assert rendering("reference")
-    assert found() == RENDERED
+    assert contents() == RENDERED
 
 
 # --- clean ---------------------------------------------------------------------------------------

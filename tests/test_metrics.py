@@ -101,10 +101,10 @@ def test_a_zero_product_has_gain_minus_infinity():
 def test_a_nonfinite_matrix_has_no_gain_and_does_not_affect_its_batch(broken):
     matrices = np.ones((2, 3, 2, 2))
     matrices[0, 1, 0, 1] = broken
-    found = np.array(composite_gain(matrices))
-    assert np.isnan(found[:, 0]).all()
+    gain = np.array(composite_gain(matrices))
+    assert np.isnan(gain[:, 0]).all()
     # The product of three 2×2 matrices of ones is 4 everywhere.
-    assert found[0, 1] == pytest.approx(np.log10(4))
+    assert gain[0, 1] == pytest.approx(np.log10(4))
     assert np.isnan(composite_gain([np.zeros((2, 2)), [[broken, 1.0], [1.0, 1.0]]])).all()
 
 
@@ -260,8 +260,8 @@ def test_shares_of_the_output_by_hand(backend, weights, shares):
     streams, ops = np.array([[[1.0, 0.0]], [[1.0, 1.0]]]), backend.ops
     for scale in (1, 1e30):
         arrays = map(ops.asarray, (streams * scale, np.array(weights, dtype=float)))
-        found = ops.to_numpy(readout_shares(ops, *arrays))
-        assert found == pytest.approx(np.array(shares), abs=1e-6)
+        result = ops.to_numpy(readout_shares(ops, *arrays))
+        assert result == pytest.approx(np.array(shares), abs=1e-6)
 
 
 # --- metrics of a run ----------------------------------------------------------------------------
@@ -386,8 +386,8 @@ def test_an_exploded_stem_gradient_of_an_image_network_is_divergence(norm, expec
 def test_runs_without_a_score_use_the_training_loss_if_a_study_says_so():
     rows = [row_of(step, 3.0 - step / 10, 1.0) for step in range(20)]
     assert outcome_of(make_spec(), rows) == ("not scored", None)
-    found, score = outcome_of(make_spec(), rows, "training_loss")
-    assert (found, score) == ("learned", pytest.approx((1.2 + 1.1) / 2))
+    label, score = outcome_of(make_spec(), rows, "training_loss")
+    assert (label, score) == ("learned", pytest.approx((1.2 + 1.1) / 2))
 
 
 def test_bits_per_byte_are_bits_per_character_times_characters_per_byte():

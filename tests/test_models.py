@@ -96,8 +96,8 @@ def test_a_deep_network_equals_the_oracle(backends_here, variant, recipe, moved)
         # A mean over 32 tokens of numbers near 4: a few roundings of float32.
         assert row["loss"] == pytest.approx(loss, rel=1e-6)
         # A relative error of 2e-7 in each of 24 factors is 2e-6 in the logarithm of the product.
-        found = [row[name] for name in GAINS]
-        assert found == pytest.approx(list(map(float, gain)), abs=3e-6)
+        gains = [row[name] for name in GAINS]
+        assert gains == pytest.approx(list(map(float, gain)), abs=3e-6)
         assert row["nonfinite_event"] == 0
 
 
@@ -203,10 +203,10 @@ def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
     q, k, v = (torch.tensor(part, requires_grad=True) for part in parts)
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     exact = [out.detach(), *torch.autograd.grad(out.sum(), (q, k, v))]
-    for found, expected in zip(attention_and_gradients(*parts), exact, strict=True):
+    for result, expected in zip(attention_and_gradients(*parts), exact, strict=True):
         # A score near 50, a sum of four products, is rounded by 6 · 50 · 2⁻²⁴ = 2e-5, and so is its
         # exponential, relative; sums of 256 of them have another 256 · 2⁻²⁴ = 2e-5.
-        assert found == pytest.approx(expected.numpy(), abs=4e-5 * float(expected.abs().max()))
+        assert result == pytest.approx(expected.numpy(), abs=4e-5 * float(expected.abs().max()))
 
 
 @pytest.mark.filterwarnings("error")
@@ -233,8 +233,8 @@ def test_a_layer_norm_that_overflows_is_as_in_definitions(connect_cpu, power, on
     one, zero = np.ones(32, np.float32), np.zeros(32, np.float32)
     by_torch = torch.nn.functional.layer_norm(torch.tensor(row), (32,))
     by_mlx = exact_layer_norm(*map(mx.array, (row, one, zero)))
-    for found, expected in ((by_torch.numpy(), on_torch), (np.asarray(by_mlx), on_mlx)):
-        size = np.sqrt((found.astype(np.float64) ** 2).mean())
+    for output, expected in ((by_torch.numpy(), on_torch), (np.asarray(by_mlx), on_mlx)):
+        size = np.sqrt((output.astype(np.float64) ** 2).mean())
         assert size == pytest.approx(expected, abs=1e-5, nan_ok=True)
 
 

@@ -44,9 +44,9 @@ def test_stacked_matrices_are_orthogonalised_one_at_a_time(backend, shape):
     G = random(*shape)
     expected = np.stack([textbook(matrix) for matrix in G])
     assert orthogonalize(NumpyOps(), G) == pytest.approx(expected, abs=1e-12)
-    found = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
+    result = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
     # Each step multiplies small singular values, and their rounding, by 3.4.
-    assert found == pytest.approx(expected, abs=3e-5)
+    assert result == pytest.approx(expected, abs=3e-5)
 
 
 # --- whole steps ---------------------------------------------------------------------------------
@@ -163,12 +163,12 @@ def test_parameter_groups_of_the_study(variant, by_muon, by_adamw):
     spec = make_spec(variant=variant, **STUDY)
     update = optimizer_config(spec, tasks.Problem(spec).network.parameters())
     own = {kind: {f"connection.{n}" for n in s} for kind, s in (("muon", by_muon), ("a", by_adamw))}
-    found = {}
+    groups = {}
     for group in update.groups:
         assert group.decay == 0
-        found.setdefault((group.rule, round(group.lr, 12)), set()).update(group.names)
+        groups.setdefault((group.rule, round(group.lr, 12)), set()).update(group.names)
     scale = math.sqrt(768 / 16)
-    assert found == {
+    assert groups == {
         ("muon", 0.02): OF_BLOCKS | own["muon"],
         ("adamw", round(0.2 * scale, 12)): {"embedding.token"} | own["a"],
         ("adamw", round(0.004 * scale, 12)): {"head.weight"},
@@ -182,10 +182,10 @@ def test_parameter_groups_of_the_study(variant, by_muon, by_adamw):
 
 def test_the_momentum_rises_linearly():
     spec = SimpleNamespace(steps=1000, optimizer=Optimizer(lr=0.2, muon=Muon()))
-    found = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
-    assert found == pytest.approx([0.85, 0.9, 0.95, 0.95, 0.95])
+    momenta = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
+    assert momenta == pytest.approx([0.85, 0.9, 0.95, 0.95, 0.95])
     assert (Muon().lr, Muon().head_lr, Muon().reference_width) == (0.02, 0.004, 768)
     quick = Muon(momentum=0.5, first_momentum=0.1, momentum_steps=4)
     spec = SimpleNamespace(steps=9, optimizer=Optimizer(lr=0.2, muon=quick))
-    found = [schedule_at(spec, step).momentum for step in range(6)]
-    assert found == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+    momenta = [schedule_at(spec, step).momentum for step in range(6)]
+    assert momenta == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])

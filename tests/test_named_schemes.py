@@ -74,13 +74,13 @@ def test_costs_come_from_the_table(tmp_path):
     file = tmp_path / "costs.csv"
     assert "cost, torch" not in about_schemes(file)["hc_demo"]
     file.write_text(COSTS, encoding="utf-8")
-    told = {
+    costs = {
         "operations": "1.012", "bytes": "2.250",
         "cost, torch": "1.26 (1.20 to 1.30)", "cost, mlx": "2.00 (1.50 to 2.55)",
     }  # fmt: skip
-    assert read_costs(file) == {"hc_demo": told}
+    assert read_costs(file) == {"hc_demo": costs}
     assert timed_on(file) == "here"
-    assert told.items() <= about_schemes(file)["hc_demo"].items()
+    assert costs.items() <= about_schemes(file)["hc_demo"].items()
 
 
 def test_a_table_without_a_column_is_refused_with_the_command(tmp_path):
@@ -110,9 +110,9 @@ def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, caps
     assert max(map(cell_len, lines[:-1])) <= width
     assert any("DeepSeek V4, in tr" in line for line in lines)
     cli.main(["schemes", "--long"])
-    told = capsys.readouterr().out.split("\n")
-    assert {*SCHEMES} <= {*told}
-    assert "  H_res: sinkhorn" in "\n".join(told)
+    long_list = capsys.readouterr().out.split("\n")
+    assert {*SCHEMES} <= {*long_list}
+    assert "  H_res: sinkhorn" in "\n".join(long_list)
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])

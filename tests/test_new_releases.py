@@ -26,9 +26,9 @@ def folder(tmp_path):
 def test_an_unknown_module_is_listed_with_its_matching_names(folder, capsys, package):
     """`test_peers` checks the pattern of names against the releases."""
     folder(package, "quite_new", "Layer", "y", "residual_scale")
-    found = folder(package, "llama", "Layer", "residual", "weight")
+    packages = folder(package, "llama", "Layer", "residual", "weight")
     with pytest.raises(SystemExit, match="1 to read"):
-        new_releases.main(found)
+        new_releases.main(packages)
     assert capsys.readouterr().out == f"{package}.quite_new: residual_scale\n"
 
 

@@ -162,11 +162,11 @@ def test_outputs_of_a_trainer_are_current_and_do_not_change_later(backend):
     state, params = trainer.state(), trainer.parameters()
     before = {name: value.copy() for name, value in state.items()}
     inputs = {"x": np.array([2.0], np.float32)}
-    found = trainer.infer(lambda params, inputs: params["w"] * inputs["x"], inputs)
+    output = trainer.infer(lambda params, inputs: params["w"] * inputs["x"], inputs)
     assert int(state["step"]) == 2
     assert list(params) == list(START)
     assert all((value == state[f"param.{name}"]).all() for name, value in params.items())
-    assert found == pytest.approx(2 * params["w"], rel=FLOAT32)
+    assert output == pytest.approx(2 * params["w"], rel=FLOAT32)
     take_step(trainer, 2)
     assert trainer.collect()["loss"].shape == (1,)  # each step once
     assert all((state[name] == before[name]).all() for name in before)
@@ -224,8 +224,8 @@ def test_clipping_applies_to_the_mean_of_the_batches(backend):
     hyper = OPTIMIZER.model_copy(update={"clip": 0.5, "beta1": 0.0})
     trainer = trainer_of(backend, hyper=hyper)
     take_step(trainer, 0, 1, 2)
-    found = trainer.state()
-    norm = math.sqrt(sum((found[f"m.{name}"] ** 2).sum() for name in START))
+    state = trainer.state()
+    norm = math.sqrt(sum((state[f"m.{name}"] ** 2).sum() for name in START))
     assert norm == pytest.approx(0.5, rel=1e-5)
 
 
@@ -242,7 +242,7 @@ def test_nonfinite_logits_of_one_batch_are_detected(backend):
 def test_each_step_takes_its_own_batches_once():
     spec, task = make_spec(accumulate=3, seed=5), tasks.load("tokens")
     taken = [batch for step in range(3) for batch in tasks.Problem(spec).batches(step)]
-    for number, found in enumerate(taken):
+    for number, result in enumerate(taken):
         expected = task.batch(spec, number)
-        assert (found.inputs["tokens"] == expected.inputs["tokens"]).all()
-        assert (found.targets == expected.targets).all()
+        assert (result.inputs["tokens"] == expected.inputs["tokens"]).all()
+        assert (result.targets == expected.targets).all()

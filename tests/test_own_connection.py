@@ -169,9 +169,9 @@ def test_weights_cannot_be_checked_without_the_file_of_the_connection():
     assert validate_run(Path("run"), spec).status == "measured"
     Path("plain.py").unlink()
     module._load.cache_clear()  # as in another process
-    found = validate_run(Path("run"), spec)
-    assert found.status == "corrupt"
-    assert "plain.py cannot be read" in found.reason
+    run = validate_run(Path("run"), spec)
+    assert run.status == "corrupt"
+    assert "plain.py cannot be read" in run.reason
 
 
 def test_a_changed_file_makes_its_runs_stale_and_no_others():
@@ -179,9 +179,9 @@ def test_a_changed_file_makes_its_runs_stale_and_no_others():
         run_cell(spec_of(variant), Path(folder))
         assert validate_run(Path(folder), spec_of(variant)).counts
     write("plain.py", PLAIN + "\n")
-    found = validate_run(Path("own"), spec_of(CLASS))
-    assert found.status == "stale"
-    assert "connection.digest" in found.reason
+    run = validate_run(Path("own"), spec_of(CLASS))
+    assert run.status == "stale"
+    assert "connection.digest" in run.reason
     assert validate_run(Path("plain"), spec_of("baseline")).counts
 
 
