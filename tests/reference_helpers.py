@@ -62,7 +62,7 @@ def make_reference(folder):
     """
     python, script = sys.executable, PROJECT / "tests/replay_sample.py"
     # Runs on text and images are replayed if their data can be fetched, as in the workflow.
-    fetch = f"{{ {python} -m fathom fetch || true; }}"
+    fetch = f"{{ {python} -m fathom_study fetch || true; }}"
     samples = (f"{python} {script} {name} config.yaml {PRESET}" for name in installed_backends())
     sample = " && ".join((fetch, *samples))
     programs = (f"BIN={Path(python).parent}", f"REPLAY={sample}", "ALSO=page paper")
