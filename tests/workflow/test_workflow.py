@@ -50,12 +50,13 @@ def trained(jobs):
 @pytest.mark.slow
 def test_all_makes_everything_once_with_a_line_for_each_job(finished):
     results = finished.folder / "results/smoke"
-    for report in ("RESULTS.md", "COMPARISON.md"):
+    for report in ("RESULTS.md", "COMPARISON.md", "studies/depth-mlx.md"):
         text = (results / report).read_text()
         assert text.startswith("# ")
         images = re.findall(r"!\[.*?\]\((.*?)\)", text)
-        assert images or report != "RESULTS.md"
-        assert [image for image in images if not (results / image).is_file()] == []
+        assert images or not report.startswith("studies")
+        folder = (results / report).parent
+        assert [image for image in images if not (folder / image).is_file()] == []
     # depth-mlx: 2 depths × 2 variants; depth-torch: mhc at one depth; both on 2 backends.
     cells = read_csv(results / "tables/cells.csv")
     assert [cell["status"] for cell in cells] == ["measured"] * (8 + 2)
@@ -141,7 +142,7 @@ def test_a_study_is_trained_and_reported_without_the_others(workflow):
 
 # --- edits and their jobs ------------------------------------------------------------------------
 
-SRC, PRESET = "src/fathom/", ".test/config/config.yaml"
+SRC, PRESET = "src/fathom_study/", ".test/config/config.yaml"
 BOTH = {"mhc/torch", "mhc/mlx"}
 EDITS = {
     "a learning rate": (
@@ -157,11 +158,12 @@ EDITS = {
         set(), {"reports"} | PAGES,
     ),
     "a backend": (
-        f"{SRC}backends/mlx_ops.py", "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
+        "src/fathom/operations/mlx_ops.py",
+        "staticmethod(mx.tanh)", "staticmethod(lambda x: mx.tanh(x))",
         {"hc/mlx", "mhc/mlx"}, None,
     ),
     "a comment": (
-        f"{SRC}models/connections/connection.py", "has no gradient at zero", "has none at zero",
+        "src/fathom/connections/connection.py", "has no gradient at zero", "has none at zero",
         set(), set(),
     ),
 }  # fmt: skip
@@ -330,7 +332,7 @@ def test_a_browsable_report_is_made(finished, tmp_path):
     figures = {f.name for f in (finished.folder / "results/smoke/figures").rglob("*.png")}
     assert {"index.html", "fathom.pdf", *figures} <= set(shown)
     assert not [name for name in shown if name.endswith(".md")]
-    labels = {"study": "depth-mlx", "platform": "torch", "metric": "loss comparison"}
+    labels = {"study": "depth-mlx", "platform": "torch", "metric": "loss"}
     assert re.search(r'"labels": ?' + re.escape(json.dumps(labels)), text)
 
 
@@ -372,7 +374,7 @@ REFUSED = {
     ),
     "a key twice, in an overlay": (
         (PRESET, "results: ", "results: x\nresults: "), SMOKE,
-        ".test/config/config.yaml: line 4 malformed YAML (duplicate key 'results')",
+        ".test/config/config.yaml: line 4 malformed YAML (found duplicate key \"results\"",
     ),
 }  # fmt: skip
 
@@ -396,7 +398,7 @@ def test_killed_job_says_that_the_same_command_resumes(fresh, tmp_path):
     (tmp_path / "extra").mkdir()
     (tmp_path / "extra/sitecustomize.py").write_text(
         "import os, signal, sys\n"
-        "if sys.orig_argv[1:4] == ['-m', 'fathom', 'job']:\n"
+        "if sys.orig_argv[1:4] == ['-m', 'fathom_study', 'job']:\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = {"PYTHONPATH": str(tmp_path / "extra")}

@@ -137,7 +137,7 @@ def write_resolved(config: Config) -> str:
     """Path of a file with `resolved_text`, named after its hash, for the job that copies it."""
     text = resolved_text(config)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    file = Path(".snakemake/fathom", f"config-{name}.json")
+    file = Path(".snakemake/fathom-config", f"{name}.json")
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
