@@ -19,6 +19,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pandas as pd
 import typer
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
@@ -38,7 +40,7 @@ BLOCKS = ("depth-torch", MATRICES, ("baseline", "hc", "mhc"))
 SUBLAYERS = (
     "ingredients",
     MATRICES // 2,
-    ("baseline", "hc_paper", "mhc_paper", "circulant_mhc", "mhc_lite", "krom_hc"),
+    ("baseline", "hc_paper", "mhc_paper", "mhc_averaged", "circulant_mhc", "mhc_lite", "krom_hc"),
 )
 """A study, a number of blocks, and the variants in the pictures."""
 
@@ -49,7 +51,7 @@ COUNTS = (1, 12, 24, 48)
 SIGNAL = {"baseline": "-", "hc": "-", "mhc": "-", "hc_paper": "--", "mhc_paper": ":"}
 """Line styles by variant; three lines coincide."""
 PRODUCTS = ("hc_paper", "mhc_lite", "mhc", "hc")
-LEFT = ("hc_paper", "krom_hc", "mhc_lite", "circulant_mhc", "mhc", "mhc_paper")
+LEFT = ("hc_paper", "krom_hc", "mhc_lite", "mhc_paper", "circulant_mhc", "mhc", "mhc_averaged")
 """Variants from the least mixing to the most."""
 
 OVERFLOWS = float(np.sqrt(np.finfo(np.float32).max))
@@ -128,8 +130,23 @@ def pictures(out: Annotated[Path, output_folder(help="Folder for the pictures.")
     save(drawn, out, only=["png"])
 
 
+def grid(rows, columns, size):
+    """An empty figure of rows × columns panels [rows, columns], `size` in inches."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def legend_handle(label, **looks):
+    return Line2D([], [], label=label, **looks)
+
+
+def legend_handles(variants):
+    """Legend entries of variants in their colours."""
+    return [legend_handle(style.label_of(v), color=palette.colour_of(v)) for v in variants]
+
+
 def signal(by_study):
-    page, axes = style.grid(1, 2, (7.5, 3.6))
+    page, axes = grid(1, 2, (7.5, 3.6))
     places = (BLOCKS, "the demo: around blocks"), (SUBLAYERS, "the papers: around sub-layers")
     for ax, ((study, _, variants), what) in zip(axes[0], places, strict=True):
         ax.sharey(axes[0][0])
@@ -147,14 +164,14 @@ def signal(by_study):
         color=palette.GREY,
     )  # fmt: skip
     handles = [
-        style.legend_handle(style.label_of(v), color=palette.colour_of(v), ls=dashes)
+        legend_handle(style.label_of(v), color=palette.colour_of(v), ls=dashes)
         for v, dashes in SIGNAL.items()
     ]
     return style.finish(page, "The signal in an untrained network", handles)
 
 
 def products(one):
-    page, axes = style.grid(len(PRODUCTS), len(COUNTS), (7.5, 1.45 * len(PRODUCTS) + 0.7))
+    page, axes = grid(len(PRODUCTS), len(COUNTS), (7.5, 1.45 * len(PRODUCTS) + 0.7))
     for line, variant in zip(axes, PRODUCTS, strict=True):
         for ax, count in zip(line, COUNTS, strict=True):
             product = one[variant].products[count - 1]
@@ -174,14 +191,14 @@ def products(one):
 
 
 def remaining(one):
-    page, ((ax,),) = style.grid(1, 1, (7.5, 3.9))
+    page, ((ax,),) = grid(1, 1, (7.5, 3.9))
     for variant in LEFT:
         values = [left(product) for product in one[variant].products]
         counts = np.arange(1, len(values) + 1)
         ax.plot(counts, values, color=palette.colour_of(variant), marker="o", ms=3)
     ax.set(xlabel="matrices multiplied", ylabel="remaining difference", ylim=(-0.03, 1.03))
     ax.set_xticks(COUNTS)
-    return style.finish(page, "Mixing makes streams alike", style.legend_handles(LEFT))
+    return style.finish(page, "Mixing makes streams alike", legend_handles(LEFT))
 
 
 def sinkhorn(config):
@@ -194,7 +211,7 @@ def sinkhorn(config):
         "rows divided by their sums": positive / positive.sum(axis=1, keepdims=True),
         "after all passes": scheme.H_res.matrix(ops, logits, S, problem.spec.depth)[0],
     }
-    page, axes = style.grid(1, len(steps), (7.5, 2.9))
+    page, axes = grid(1, len(steps), (7.5, 2.9))
     for ax, (what, matrix) in zip(axes[0], steps.items(), strict=True):
         ax.imshow(matrix / matrix.max(), vmin=0, vmax=1, cmap="Blues")
         digits = 1 if matrix.max() > 1 else 3

@@ -15,6 +15,7 @@ LEFT = {
     "krom_hc": math.tanh(4),  # 2p − 1 of p = σ(8)
     # The sum of all permutations removes every difference, so all but the identity give −1.
     "mhc_lite": (1 - NEAR) / (1 + 23 * NEAR),
+    "mhc_paper": (1 - math.exp(-6)) / (1 + 3 * math.exp(-6)),  # logits 3 and −3
     "circulant_mhc": 1 - 2 / 4,  # of four functions
     "mhc_averaged": 0.0,
 }

@@ -299,26 +299,3 @@ def finish(figure: Figure, title: str = "", handles: Iterable[Line2D] = ()) -> F
         height += 0.27 * math.ceil(len(labels) / columns)
     figure.set_figheight(figure.get_figheight() + height)
     return figure
-
-
-# --- for the pictures of docs/explained ---------------------------------------------------------
-
-
-def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, np.ndarray]:
-    """An empty figure of rows × columns panels [rows, columns], `size` in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def legend_handle(label: str, **looks: Any) -> Line2D:  # noqa: ANN401, as Line2D takes them
-    """An entry of a legend."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=label, **looks)
-
-
-def legend_handles(variants: Iterable[str]) -> list[Line2D]:
-    """Legend entries of variants in their colours."""
-    return [legend_handle(label_of(v), color=colour_of(v)) for v in variants]
