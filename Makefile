@@ -143,7 +143,7 @@ verify: $(STAMP) ## check every result against what it was made from
 # REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py. ALSO are targets
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
 REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
-#
+
 # Until the hashes are recorded, the former result is in ASIDE: if `make reference` was killed or failed,
 # the next start puts it back. RENDERING holds the process id of a make that is still at it. config.json is
 # copied: replays that are older than it would be done again.

@@ -1,3 +1,3 @@
-"""A reproducible paper on the trainability of very deep networks with multi-stream connections."""
+"""The library: residual connections as modules for PyTorch and MLX."""
 
 __version__ = "0.1.0"

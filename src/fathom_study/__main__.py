@@ -1,4 +1,4 @@
-"""`python -m fathom`, and the `fathom` command."""
+"""`python -m fathom_study`, and the `fathom` command."""
 
 import io
 import os

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from fathom.settings import (
     Whole,
     one_of,
 )
+from fathom.system.text import digits
 from fathom_study.models.recipes import Recipe
 
 
@@ -151,4 +151,4 @@ class Spec(Settings):
 
     def hash(self) -> str:
         """Hash of all settings, in sixteen hexadecimal digits."""
-        return hashlib.sha256(self.json().encode()).hexdigest()[:16]
+        return digits(self.json())

@@ -7,7 +7,6 @@ are first needed, and only if its hash is that in the settings.
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 import json
 import os
@@ -28,7 +27,7 @@ from fathom.connections.connection import Connection, ConnectionContext, MixingT
 from fathom.init import Parameter
 from fathom.settings import ConfigError, Settings, Text, did_you_mean
 from fathom.system.errors import UserError
-from fathom.system.text import one_line
+from fathom.system.text import digits, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -77,7 +76,7 @@ class TorchModule(Settings):
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name}: cannot be recorded as JSON ({error})") from error
         if not known.get("digest"):
-            known["digest"] = _digest(_read(known["module"]))
+            known["digest"] = digits(_read(known["module"]))
         return known
 
     def at(self, context: ConnectionContext) -> ModuleConnection:
@@ -168,16 +167,12 @@ def _place(file: str) -> Path:
     return given if given.is_file() else Path(file)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
 @cache
 def _load(module: str, digest: str) -> Any:  # noqa: ANN401, a class or a function
     """Execute a file and return its class or function. Raises ConfigError."""
     file, _, name = module.rpartition(":")
     content = _read(module)
-    if _digest(content) != digest:
+    if digits(content) != digest:
         raise ConfigError(f"{file} differs from that of this training (hash {digest}); start again")
     loaded = ModuleType(f"{Path(file).stem}_{digest}")
     loaded.__file__ = str(_place(file))

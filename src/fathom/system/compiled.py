@@ -26,6 +26,8 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from fathom.system.text import digits
+
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "USING_SVML", "BOUNDSCHECK")
 """Settings of numba that change machine code and are not a function's own."""
 
@@ -78,8 +80,7 @@ class MachineCode(FunctionCache):
             self._index_key(sig, codegen),
             _program(self._function, frozenset(), package, []),
         )
-        digits = sha256(repr(made_of).encode()).hexdigest()[:16]
-        return Path(self.cache_path, f"{self._impl.filename_base}.{digits}.nbc")
+        return Path(self.cache_path, f"{self._impl.filename_base}.{digits(repr(made_of))}.nbc")
 
 
 def _program(value: Any, names: frozenset[str], package: str, seen: list[Any]) -> object:  # noqa: ANN401

@@ -1,8 +1,9 @@
-"""Text for terminals, logs and tables."""
+"""Text for terminals, logs and tables, and hashes of text."""
 
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from typing import Any
 
 
@@ -46,3 +47,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in entries if sum(key == other for other, _ in pairs) > 1)
         raise ValueError(f"duplicate key {twice!r}")
     return entries
+
+
+def digits(content: str | bytes) -> str:
+    """The first sixteen hexadecimal digits of the SHA-256 of a text, in UTF-8, or of bytes."""
+    return sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]

@@ -7,7 +7,6 @@ project before the config, and reports each error of the config in many lines.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import shlex
@@ -18,6 +17,7 @@ from typing import Any
 
 from fathom.settings import ConfigError
 from fathom.system.errors import UserError, fail, of_system
+from fathom.system.text import digits
 from fathom_study.config.config import Compute, Config
 from fathom_study.config.load import check_config, load_config, read_yaml
 from fathom_study.system.files import write_text
@@ -136,8 +136,7 @@ def is_resolved(config: Config) -> bool:
 def write_resolved(config: Config) -> str:
     """Path of a file with `resolved_text`, named after its hash, for the job that copies it."""
     text = resolved_text(config)
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    file = Path(".snakemake/fathom-config", f"{name}.json")
+    file = Path(".snakemake/fathom-config", f"{digits(text)}.json")
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from fathom.system.text import format_duration
+from fathom.system.text import digits, format_duration
 from fathom_study import datasets
 from fathom_study.analysis.platforms import Platform
 from fathom_study.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom_study.report.figure_manifest import FIGURE_MANIFEST
 from fathom_study.report.figures import Declaration, figures_of_study, files_of
-from fathom_study.runs.code_hash import code_hash, digits
+from fathom_study.runs.code_hash import code_hash
 from fathom_study.runs.estimate import RENDER_SECONDS, basis_of, estimate_from_runs
 from fathom_study.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom_study.runs.run import Run

@@ -14,7 +14,6 @@ every start. Each source is read once per process. Every version of Python gives
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
 import json
 import subprocess
@@ -25,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from fathom.system.errors import UserError
+from fathom.system.text import digits
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = PACKAGE.parent
@@ -67,11 +67,6 @@ def module_hashes(*roots: str, sources: Path = SOURCES) -> dict[str, str]:
 def code_hash(*roots: str) -> str:
     """`module_hashes` in sixteen hexadecimal digits."""
     return digits(json.dumps(module_hashes(*roots)))
-
-
-def digits(text: str) -> str:
-    """A hash of a text in sixteen hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache

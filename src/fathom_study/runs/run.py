@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fathom.system.text import digits
 from fathom_study.config import Cell
-from fathom_study.runs.code_hash import digits
 from fathom_study.runs.folder import Manifest
 
 STATUSES = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from fathom.connections.schemes import settings_of
+from fathom.system.text import digits
 from fathom_study import tasks
 from fathom_study.config import Spec
 from fathom_study.metrics.steps import STEP_METRICS
@@ -25,7 +26,7 @@ def training_code(spec: Spec) -> dict[str, str]:
 
 def training_code_hash(spec: Spec) -> str:
     """`training_code` in sixteen hexadecimal digits."""
-    return code_hash.digits(json.dumps(training_code(spec)))
+    return digits(json.dumps(training_code(spec)))
 
 
 def starts(spec: Spec) -> set[str]:
