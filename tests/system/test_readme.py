@@ -1,0 +1,130 @@
+"""README.md: its size, its numbers, its examples; and the pages of docs on a user's own work."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.scale import SIZE_COLUMNS
+from fathom_study.config import installed_backends
+from fathom_study.report.readme import at_sizes, worth_figure, worth_section, worth_table
+from fathom_study.report.worth import WorthPresenter
+from tests.support.markdown import inline
+from tests.system.examples import PROJECT, sections
+
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+TABLES = PROJECT / "results" / "reference" / "tables"
+NAN = float("nan")
+
+
+def test_the_cells_of_the_reference_are_counted() -> None:
+    cells = pd.read_csv(TABLES / "cells.csv")
+    said = re.search(r"([0-9]+) of ([0-9]+) cells are trained", README)
+    there = int((cells["status"] == "imported").sum())
+    if said is None:
+        assert there == len(cells)
+    else:
+        assert [int(n) for n in said.groups()] == [there, len(cells)]
+
+
+def test_the_readme_is_short_and_its_first_screen_complete() -> None:
+    assert len(README.splitlines()) <= 170
+    first = README.partition("\n## ")[0]
+    assert sum(token.type == "image" for token in inline(first)) == 1
+    for needed in ("make all", "make test", "pip install", "fathom judge", "<!-- finding -->"):
+        assert needed in first
+    (library,) = (text for language, text in sections(README)["fathom"] if language == "python")
+    assert len(library.splitlines()) == 6
+
+
+def test_times_of_commands_equal_the_measured_times() -> None:
+    """benchmarks/commands.csv was measured by hand, in fresh clones on an idle machine."""
+    table = pd.read_csv(PROJECT / "benchmarks/commands.csv").set_index("command")
+    seconds = table["seconds"]
+    for name in ("README.md", "docs/artifact.md", "docs/installing.md"):
+        text = (PROJECT / name).read_text(encoding="utf-8")
+        assert f" {seconds['make all'] / 60:.0f} minutes on two cores" in text, name
+    quick = seconds["fathom judge my_connection.py:TwoStreams --quick"]
+    assert f"`--quick` takes {quick / 60:.0f} minutes" in README
+
+
+@pytest.mark.skipif("torch" not in installed_backends(), reason="the example is of PyTorch")
+def test_the_librarys_example_runs() -> None:
+    (library,) = (text for language, text in sections(README)["fathom"] if language == "python")
+    names: dict = {}
+    exec(library, names)  # noqa: S102, README's own
+    assert names["x"].shape == (8, 64, 128)
+    names["x"].sum().backward()
+    assert all(branch.weight.grad.abs().max() > 0 for branch in names["branches"])
+
+
+# --- worth ---------------------------------------------------------------------------------------
+
+LABELS = {"baseline": "plain", "mhc": "mHC", "hc": "HC", "altup": "AltUp"}
+CPU = Platform.parse("torch-cpu-amd-epyc-linux")
+
+
+def row(variant, multiplier, low, high, verdict, **changes):
+    return {
+        "study": "released", "platform": CPU, "depth": 12, "variant": variant,
+        "against": "baseline", "rate": "one rate", "seeds": 5,
+        "on_ladder": 5, "outside": 0, "answer": "at",
+        "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
+        "verdict": verdict, "break_even": multiplier - 1, "width": 64.0, "cost": 1.5,
+        "wider": NAN, "cost_wider": NAN, "operations": NAN, "machine": "cpu",
+    } | changes  # fmt: skip
+
+
+ROWS = [
+    row("mhc", 1.25, 1.2, 1.3, "better", wider=128.0, cost_wider=1.1),
+    row("hc", 0.8, 0.5, 1.0, "worse", cost=NAN, after_looking="seeds"),
+    row("altup", 1.01, 0.9, 1.1, "undecided", rate="best rates"),
+]
+
+
+def shown(rows):
+    return WorthPresenter("released", "What is it worth?", "", rows, {})
+
+
+def test_the_table_of_worth_in_percent() -> None:
+    lines = worth_table(ROWS[:2], LABELS).splitlines()
+    # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
+    assert lines[2:] == [
+        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more | 5 |",
+        "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | – | 5 |",
+    ]
+    # A column without values is left out.
+    assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [4] * 3
+
+
+def test_worth_section_has_every_connection() -> None:
+    text = worth_section(shown(ROWS), "text", LABELS)
+    assert text.startswith("## What is it worth?\n")
+    assert "| mHC |" in text and "| HC, seeds chosen after looking |" in text
+    assert "questions: 1 comparison of 5 seeds" in text
+    more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
+    assert "questions: mHC; and 1 comp" in worth_section(shown(more), "text", LABELS)
+    assert "results/reference/studies/released.md" in text
+    equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
+    assert "of the steps: AltUp.\n" in worth_section(shown(equal), "text", LABELS)
+    assert "best rate" not in worth_section(shown(ROWS[:2]), "text", LABELS)
+    best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
+    assert "*best rate*" in worth_section(shown(best), "text", LABELS)
+
+
+def test_worth_figure_is_of_the_first_platform() -> None:
+    sizes = pd.DataFrame([{"study": "released", "parameters": 614784, "steps": 1000}])
+    text = worth_figure(shown(ROWS), "text", LABELS, sizes)
+    assert "](results/reference/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
+    assert "*Text, 12 layers, 0.6 million parameters, 1000 steps, 5 seeds." in text
+    assert "on cpu with 64\nchannels, if it was timed." in text
+
+
+def test_other_sizes_are_listed() -> None:
+    columns = ["channels", "layers", "steps"]
+    others = dict.fromkeys({*SIZE_COLUMNS} - {*columns}, 1)
+    rows = [(32, 12, 1000), (64, 12, 1000), (64, 12, 4000)]
+    said = " ".join(at_sizes(pd.DataFrame(rows, columns=columns).assign(**others)).split())
+    assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
+    assert "12 layers" not in said  # all have them
