@@ -46,8 +46,9 @@ OF_REPORTS = (
     "verify",
 )  # fmt: skip
 MODULES = (
-    "fathom_study.report.draw", "fathom_study.report.render", "fathom_study.report.verify",
-    "fathom_study.report.paper", "fathom_study.report.page.markdown",
+    "fathom_study.report.drawing.draw", "fathom_study.report.pages.render",
+    "fathom_study.report.integrity.verify", "fathom_study.report.pages.paper",
+    "fathom_study.report.pages.sections",
     "fathom_study.analysis.attribution", "fathom_study.analysis.effects",
     "fathom_study.analysis.effective_depth",
     "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "vl_convert", "typst",

@@ -4,23 +4,22 @@ import functools
 import shlex
 
 from fathom_study import datasets
-from fathom_study.analysis.platforms import Platform
 from fathom_study.config import BACKENDS, installed_backends
 from fathom_study.config.snakemake_start import is_resolved, shell_prefix, write_resolved
-from fathom_study.report import reports
-from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of
-from fathom_study.report.figures import OF_A_CELL, figures_of, find
-from fathom_study.report.plan import (
-    DATA_READY,
-    STARTED,
-    Plan,
+from fathom_study.report.drawing.figure_manifest import (
+    OVERVIEW_TABLES,
+    drawing_modules,
     figure_files,
-    files_of_runs,
-    measured,
+    figures_at,
+    places_of,
+    tables_of,
 )
+from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, find
+from fathom_study.report.pages import reports
 from fathom_study.report.snakemake_console import Console, install, log_group_errors
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash
+from fathom_study.runs.plan import DATA_READY, STARTED, Plan, files_of_runs
 from fathom_study.runs.validate import why_again
 
 CONFIG = or_exit(START.load, config)
@@ -48,6 +47,8 @@ STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
 for file in STEP_TIMES:
     if not Path(file).is_file():
         fail(f"step_times: {file} is missing; make it with benchmarks/steps.py, or leave it out")
+# The figures of each study with runs, of all studies together, and of a cell.
+FIGURES = {name: or_exit(figures_of_study, CONFIG, name) for name in PLAN.studies}
 OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
@@ -114,7 +115,7 @@ def files_of_replay(w):
 def wanted():
     """The cells to train for tables and reports, and whether only some studies are the targets."""
     targets = {*workflow.dag_settings.targets}
-    is_part = bool(targets) and targets <= PLAN.figures.keys()
+    is_part = bool(targets) and targets <= {*PLAN.studies}
     return (PLAN.cells_for(targets) if is_part else PLAN.cells), is_part
 
 
@@ -124,7 +125,7 @@ def why_job_again(job):
 
 @functools.cache
 def replayed():
-    """(platform, cell) of the imported runs that count. Waits for the replays."""
+    """The imported runs that count. Waits for the replays."""
     for study, backend in PLAN.replay_files:
         checkpoints.replay_runs.get(study=study, backend=backend)
     return or_exit(PLAN.replayed)
@@ -133,13 +134,15 @@ def replayed():
 def figures_here(wildcards):
     """Those of runs that are trained here, and the overview."""
     cells, _ = wanted()
-    return PLAN.figures_at(measured(cells)) + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+    here = figures_at(f"{RESULTS}/figures", FIGURES, places_of(CONFIG, cells))
+    return here + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
 
 def replayed_figures(wildcards):
     """Those that only imported runs bring."""
     here = {*figures_here(wildcards)}
-    return [file for file in PLAN.figures_at(replayed()) if file not in here]
+    imported = figures_at(f"{RESULTS}/figures", FIGURES, places_of(CONFIG, (), replayed()))
+    return [file for file in imported if file not in here]
 
 
 def how_long(jobs):
