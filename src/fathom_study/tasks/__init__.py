@@ -139,11 +139,10 @@ class Trained:
         whole, judged_by = self.score(), score_of(self.problem.spec.task)
         if not math.isfinite(whole):
             return None
-        sign = 1 if judged_by.better == "lower" else -1
         border = MATTERS * abs(judged_by.chance(self.problem.spec) - whole)
         scores = self.scores_without_block.values()
         # Not finite is worse.
-        return sum(not sign * (value - whole) <= border for value in scores)
+        return sum(not judged_by.sign * (value - whole) <= border for value in scores)
 
     def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
         total = weight = 0.0
