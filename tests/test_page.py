@@ -17,10 +17,11 @@ from fathom_study.analysis import effective_depth, effects, worth
 from fathom_study.analysis.claims.evidence import Judgement
 from fathom_study.cli import main
 from fathom_study.report.figures.palette import COLOURS
-from fathom_study.report.page import explorer, write_page
-from fathom_study.report.page.evidence import BESIDE, WORDS
-from fathom_study.report.render import write_reports
-from fathom_study.report.verify import verify
+from fathom_study.report.integrity.verify import verify
+from fathom_study.report.pages import explorer
+from fathom_study.report.pages.lines import BESIDE, WORDS
+from fathom_study.report.pages.page import write_page
+from fathom_study.report.pages.render import write_reports
 from fathom_study.system.files import write_json
 from page_helpers import PUBLISHED, TEMPLATES, Page, make_page, trained, write_claims, write_results
 from report_helpers import analyze_runs
@@ -294,7 +295,7 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     assert problems() == []
     file.write_text(file.read_text().replace("Words", "Other words"))
     assert problems() == [f"{file}: differs from what its inputs give"]
-    monkeypatch.delitem(sys.modules, "fathom_study.report.page.markdown")
+    monkeypatch.delitem(sys.modules, "fathom_study.report.pages.sections")
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     brings = "run: pip install -e '.[workflow]'"
     assert problems() == [f"{file}: not checked, since markdown_it is not installed here; {brings}"]

@@ -15,9 +15,10 @@ from fathom_study.analysis.platforms import Platform
 from fathom_study.config import Cell, ConfigError, check_config
 from fathom_study.config.entries import RESERVED_NAMES
 from fathom_study.config.snakemake_start import Start, check_start, is_resolved, write_resolved
-from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files
-from fathom_study.report.reports import check_folder, kept_tables, why_left_out
+from fathom_study.report.drawing.figure_manifest import figure_files, figures_at, places_of
+from fathom_study.report.pages.reports import check_folder, kept_tables, why_left_out
 from fathom_study.runs.estimate import startup_seconds
+from fathom_study.runs.plan import DATA_READY, STARTED, Plan
 from fathom_study.runs.run import Run
 from fathom_study.runs.validate import why_again
 from run_helpers import CPU_PLATFORM, STUDY, config_with, read_manifest, write_cell, write_manifest
@@ -126,12 +127,13 @@ def test_imported_runs_count_and_change_the_key_of_tables(tmp_path):
     cells = [CELL, Cell("a", 4, "hc", "torch", 0), Cell("b", 4, "hc", "mlx", 0)]
     folders = [write_cell(config, cell, [3.0, 2.0, 1.0], CPU_PLATFORM) for cell in cells]
     plan = Plan(config.model_copy(update={"train": False}), ())
-    assert list(plan.figures) == ["a", "b"]
+    assert plan.studies == ["a", "b"]
     assert plan.cells == []
     write_cell(config, CELL, [3.0, 2.5, 1.0], CPU_PLATFORM)
     again = Plan(plan.config, ())
-    where = {(str(platform), cell) for platform, cell in plan.imported}
-    assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
+    assert {(run.platform, run.cell) for run in plan.imported} == {
+        (CPU_PLATFORM, cell) for cell in cells
+    }
     (folders[1] / "metrics.jsonl").write_text("")
     damaged = Plan(plan.config, ())
     # A table also names a run of another spec, though nothing replays it.
@@ -140,20 +142,24 @@ def test_imported_runs_count_and_change_the_key_of_tables(tmp_path):
     assert len({p.imported_key for p in plans}) == 4
 
 
+def imported(*cells):
+    return [SimpleNamespace(cell=cell, platform=CPU_PLATFORM) for cell in cells]
+
+
 def test_figures_of_a_platform_are_named_once_with_their_manifest():
-    plan, there = Plan(config_with(), BOTH), Platform("torch", CPU_PLATFORM)
-    plan.figures["a"] = [SimpleNamespace(name="seen")]
-    files = plan.figures_at([(there, CELL), (there, CELL)])
-    assert files == figure_files(f"results/figures/a/{there}", plan.figures["a"])
+    there, figures = Platform("torch", CPU_PLATFORM), {"a": [SimpleNamespace(name="seen")]}
+    places = places_of(config_with(), [], imported(CELL, CELL))
+    files = figures_at("figures", figures, places)
+    assert files == figure_files(f"figures/a/{there}", figures["a"])
     assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}
 
 
 def test_a_platform_of_ladder_trainings_alone_has_no_figures():
-    plan = Plan(config_with(a={"ladder": {"baseline": [2]}}), BOTH)
-    platform = Platform("torch", CPU_PLATFORM)
-    rung = next(cell for cell in plan.cells if cell.variant == "baseline_x200")
-    assert plan.figures_at([(platform, rung)]) == []
-    assert plan.figures_at([(platform, rung), (platform, CELL)]) != []
+    config = config_with(a={"ladder": {"baseline": [2]}})
+    rung = next(cell for cell in config.cells() if cell.variant == "baseline_x200")
+    assert places_of(config, [rung], imported(rung)) == []
+    assert places_of(config, [], imported(rung, CELL)) == [("a", Platform("torch", CPU_PLATFORM))]
+    assert places_of(config, [rung, CELL]) == [("a", Platform("torch"))]
 
 
 def test_a_forecast_has_the_time_and_why_runs_are_trained_again(tmp_path):

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from fathom_study.analysis.claims.evidence import Judgement
 from fathom_study.analysis.run_tables import comparison_table, summary_table
-from fathom_study.report.presenters import StudyPresenter
-from fathom_study.report.render import environment_of
-from fathom_study.report.verdicts import estimate, needed
+from fathom_study.report.pages.render import environment_of
+from fathom_study.report.tables.claim_words import estimate, needed
+from fathom_study.report.tables.study_words import StudyPresenter
 from report_helpers import IMAGES, TEXT
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run

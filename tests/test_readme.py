@@ -10,8 +10,8 @@ from contributing_helpers import PROJECT, copy_of_project, sections
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.scale import SIZE_COLUMNS
 from fathom_study.config import installed_backends
-from fathom_study.report.readme import at_sizes, worth_figure, worth_section, worth_table
-from fathom_study.report.worth import WorthPresenter
+from fathom_study.report.pages.readme import at_sizes, worth_figure, worth_section, worth_table
+from fathom_study.report.tables.worth_words import WorthPresenter
 from markdown_helpers import inline
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")

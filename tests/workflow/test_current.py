@@ -15,7 +15,7 @@ from fathom_study import cli
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.config import Cell, load_config
-from fathom_study.report.verify import verify
+from fathom_study.report.integrity.verify import verify
 from fathom_study.runs import folder as runs
 from fathom_study.runs.status import status_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest

@@ -8,21 +8,21 @@ from snakemake.logging import get_event, logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from fathom_study import datasets
-from fathom_study.analysis.platforms import Platform
 from fathom_study.config import BACKENDS, installed_backends
 from fathom_study.config.snakemake_start import is_resolved, shell_prefix, write_resolved
-from fathom_study.report import reports
-from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of
-from fathom_study.report.figures import OF_A_CELL, figures_of, find
-from fathom_study.report.plan import (
-    DATA_READY,
-    STARTED,
-    Plan,
+from fathom_study.report.drawing.figure_manifest import (
+    OVERVIEW_TABLES,
+    drawing_modules,
     figure_files,
-    measured,
+    figures_at,
+    places_of,
+    tables_of,
 )
+from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, find
+from fathom_study.report.pages import reports
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash
+from fathom_study.runs.plan import DATA_READY, STARTED, Plan
 
 CONFIG = or_exit(START.load, config)
 or_exit(reports.check_folder, CONFIG)
@@ -48,6 +48,8 @@ STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
 for file in STEP_TIMES:
     if not Path(file).is_file():
         fail(f"step_times: {file} is missing; make it with benchmarks/steps.py, or leave it out")
+# The figures of each study with runs, of all studies together, and of a cell.
+FIGURES = {name: or_exit(figures_of_study, CONFIG, name) for name in PLAN.studies}
 OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
@@ -107,14 +109,14 @@ def inputs_of_training(w):
 def wanted():
     """The cells to train for tables and reports, and whether only some studies are the targets."""
     targets = {*workflow.dag_settings.targets}
-    is_part = bool(targets) and targets <= PLAN.figures.keys()
+    is_part = bool(targets) and targets <= {*PLAN.studies}
     return (PLAN.cells_for(targets) if is_part else PLAN.cells), is_part
 
 
 def figures_wanted(w):
     """The figures of all runs that count or are trained here, and the overview."""
     cells, _ = wanted()
-    of_runs = PLAN.figures_at([*measured(cells), *PLAN.imported])
+    of_runs = figures_at(f"{RESULTS}/figures", FIGURES, places_of(CONFIG, cells, PLAN.imported))
     return of_runs + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
 
 

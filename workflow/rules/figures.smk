@@ -3,7 +3,7 @@
 # The declarations in src/fathom_study/report/figures define the figures of each study.
 
 # A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
-for name, figures in PLAN.figures.items():
+for name, figures in FIGURES.items():
 
     rule:
         name:
@@ -27,7 +27,7 @@ for name, figures in PLAN.figures.items():
         params:
             study=name,
             captions={f.label: f.caption for f in figures},
-            code_hash=hash_for(PLAN.drawing_code, figures),
+            code_hash=hash_for(PLAN.code_hash, *drawing_modules(figures)),
             tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         message:
@@ -51,7 +51,7 @@ rule overview_figures:
         "../../envs/report.yaml"
     params:
         captions={f.label: f.caption for f in OVERVIEW},
-        code_hash=hash_for(PLAN.drawing_code, OVERVIEW),
+        code_hash=hash_for(PLAN.code_hash, *drawing_modules(OVERVIEW)),
         tables=lambda w, input: str(Path(input.tables[0]).parent),
         folder=subpath(output[0], parent=True),
     message:
@@ -72,7 +72,7 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=hash_for(PLAN.drawing_code, CELL_FIGURES),
+        code_hash=hash_for(PLAN.code_hash, *drawing_modules(CELL_FIGURES)),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
     message:

@@ -37,7 +37,7 @@ rule reports:
         "../../envs/report.yaml"
     params:
         command=lambda w: "report",  # lint takes a constant for a prefix of input.templates
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.render"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.render"),
         templates=folder_of_templates,
     message:
         "reports"
@@ -63,7 +63,7 @@ use rule reports as page with:
         f"{RESULTS}/logs/page.log",
     params:
         command="page",
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.page"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.page"),
         templates=folder_of_templates,
     message:
         "page"
@@ -83,7 +83,7 @@ use rule reports as paper with:
         f"{RESULTS}/logs/paper.log",
     params:
         command="paper",
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.paper"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.paper"),
         templates=folder_of_templates,
     message:
         "paper"
@@ -97,7 +97,7 @@ rule report:
 
 
 # One target per study.
-for name in PLAN.figures:
+for name in PLAN.studies:
 
     rule:
         name:

@@ -8,7 +8,7 @@ RUN_TABLES = csvs(
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Tables of each study alone, for its figures: a run changes no figure of another study.
-STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.figures]
+STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.studies]
 STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
 # Times have separate tables: files without times are not remade if only times have changed.
 TIMES = csvs("times", "times_summary")

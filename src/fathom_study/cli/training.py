@@ -214,7 +214,7 @@ def compare(
     Writes figures, tables, the weights, and one JSON file with configuration, summary and history.
     Downloads the data set if it is missing. Keeps variants that are already trained.
     """
-    from fathom_study.report.compare import comparison, write_comparison
+    from fathom_study.report.drawing.compare import comparison, write_comparison
     from fathom_study.runs.folder import run_folder
     from fathom_study.runs.train_all import specs_left
 

@@ -1,4 +1,4 @@
-"""The cells that the workflow trains, and the files that its rules read and make.
+"""The cells that the workflow trains or replays, and the files of their runs.
 
 It imports no Snakemake. Methods raise ConfigError and RunError.
 """
@@ -12,10 +12,7 @@ from pathlib import Path
 
 from fathom.system.text import digits, format_duration
 from fathom_study import datasets
-from fathom_study.analysis.platforms import Platform
 from fathom_study.config import BACKENDS, Cell, Config, ConfigError, Spec
-from fathom_study.report.figure_manifest import FIGURE_MANIFEST
-from fathom_study.report.figures import Declaration, figures_of_study, files_of
 from fathom_study.runs.code_hash import code_hash
 from fathom_study.runs.estimate import basis_of, estimate_from_runs
 from fathom_study.runs.folder import MANIFEST, RUN_FILES, run_folder
@@ -28,9 +25,6 @@ from fathom_study.runs.validate import (
     validate_run,
     why_again,
 )
-
-Measured = tuple[Platform, Cell]
-"""A cell with a run that counts, and the platform of the run."""
 
 STARTED = ".snakemake/fathom-started"
 """An input of trainings, newer than every run; its time counts only for runs that are stale."""
@@ -53,15 +47,11 @@ class Plan:
                 f"{waiting} imported runs of other code are left out until `fathom replay`, with "
                 "the same config, has repeated their first steps"
             )
-        self.imported = [
-            (Platform(run.cell.backend, run.platform), run.cell)
-            for run in self.arrived
-            if run.counts
-        ]
-        """The cells of the imported runs that count."""
-        studies = [cell.study for cell in (*self.cells, *(cell for _, cell in self.imported))]
-        self.figures = {name: figures_of_study(config, name) for name in dict.fromkeys(studies)}
-        """The figures of each study with runs."""
+        self.imported = [run for run in self.arrived if run.counts]
+        """The imported runs that count."""
+        studies = [cell.study for cell in (*self.cells, *(run.cell for run in self.imported))]
+        self.studies = list(dict.fromkeys(studies))
+        """Names of the studies with runs that count or are trained here."""
         self.datasets = sorted({study.dataset for study in config.studies.values()} - {None})
 
     def mark_start(self) -> None:
@@ -155,39 +145,7 @@ class Plan:
         names = (study.task for study in self.config.studies.values())
         return code_hash(*modules, *metrics_code(names))
 
-    def drawing_code(self, figures: Iterable[Declaration]) -> str:
-        """A hash of the code that draws these figures."""
-        return self.code_hash("fathom_study.report.draw", *sorted({f.module for f in figures}))
-
-    def figures_at(self, measured: Iterable[Measured]) -> list[str]:
-        """The files of every study's figures, on each platform where it was measured.
-
-        No figure of steps shows ladder trainings: a platform with only those has no figures.
-        """
-        where = dict.fromkeys(
-            (cell.study, platform.name)
-            for platform, cell in measured
-            if cell.variant not in self.config.studies[cell.study].ladder_trainings
-        )
-        folder = f"{self.config.report_folder}/figures"
-        return [
-            file
-            for study, platform in where
-            for file in figure_files(f"{folder}/{study}/{platform}", self.figures[study])
-        ]
-
-
-def measured(cells: Iterable[Cell]) -> list[Measured]:
-    """Cells that are trained here."""
-    return [(Platform(cell.backend), cell) for cell in cells]
-
 
 def files_of_runs(folders: Iterable[Path]) -> list[str]:
     """The files of runs in these folders."""
     return [f"{folder}/{name}" for folder in folders for name in RUN_FILES]
-
-
-def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
-    """The files of these figures in a folder, and its figures.json."""
-    files = [str(file) for figure in figures for file in files_of(Path(folder), figure.name)]
-    return [*files, f"{folder}/{FIGURE_MANIFEST}"]

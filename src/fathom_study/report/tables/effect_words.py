@@ -10,7 +10,7 @@ from fathom_study.analysis.effects import ALIKE, PERCENT
 from fathom_study.analysis.ladder import DELTA
 from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import CONFIDENCE
-from fathom_study.report.formatting import number, plain_number
+from fathom_study.report.tables.formatting import number, plain_number
 
 WITHIN = f"within {100 * DELTA:g} % of the steps"
 """The equivalence margin in words."""

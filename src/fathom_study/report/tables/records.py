@@ -11,8 +11,8 @@ from fathom_study.analysis.effects import HIGHER, LOWER
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import BETTER, WORSE
 from fathom_study.analysis.tables import counted
-from fathom_study.report.comparisons import size_of
-from fathom_study.report.formatting import number
+from fathom_study.report.tables.effect_words import size_of
+from fathom_study.report.tables.formatting import number
 
 Record = dict[str, Any]
 """A row of a table. `platform` is a Platform, and `line` the row's line number in the CSV file."""

@@ -15,11 +15,11 @@ from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WO
 from fathom_study.analysis.tables import read_table
 from fathom_study.analysis.worth import BEST_RATES
 from fathom_study.config import load_config, read_yaml
-from fathom_study.report.comparisons import WITHIN, marked
-from fathom_study.report.formatting import list_words, markdown_table
-from fathom_study.report.records import Record
-from fathom_study.report.render import as_prose, environment_of_reports, prefix_links
-from fathom_study.report.worth import (
+from fathom_study.report.pages.render import as_prose, environment_of_reports, prefix_links
+from fathom_study.report.tables.effect_words import WITHIN, marked
+from fathom_study.report.tables.formatting import list_words, markdown_table
+from fathom_study.report.tables.records import Record
+from fathom_study.report.tables.worth_words import (
     OPERATIONS,
     VERDICT,
     WorthPresenter,

@@ -23,28 +23,30 @@ from fathom.system.text import printable
 from fathom_study import tasks
 from fathom_study.analysis.attribution import APART, diverged_cells
 from fathom_study.analysis.claims import Published
-from fathom_study.analysis.effects import AT_BEST_RATE
 from fathom_study.analysis.ladder import DELTA
+from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.platforms import labels_of
 from fathom_study.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom_study.analysis.step_times import with_times_of_networks
 from fathom_study.analysis.tables import counted, read_table, read_with_times
 from fathom_study.config import Config
 from fathom_study.metrics.scores import LEARNED
-from fathom_study.report import schemes
-from fathom_study.report.comparisons import (
+from fathom_study.report.figures import figures_of, figures_of_study, left_out
+from fathom_study.report.figures.frames import sweeps
+from fathom_study.report.integrity.kept import REMEDY
+from fathom_study.report.pages.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
+from fathom_study.report.tables import scheme_words as schemes
+from fathom_study.report.tables.claim_words import VerdictsPresenter, estimate, needed
+from fathom_study.report.tables.effect_words import (
     WITHIN,
     after_looking,
     describe_effect,
     effect_with_interval,
     format_spread,
 )
-from fathom_study.report.figures import figures_of, figures_of_study, left_out
-from fathom_study.report.figures.frames import sweeps
-from fathom_study.report.formatting import largest, list_words, number, percent
-from fathom_study.report.kept import REMEDY
-from fathom_study.report.presenters import ABSENT, CEILING, StudyPresenter
-from fathom_study.report.records import (
+from fathom_study.report.tables.formatting import largest, list_words, number, percent
+from fathom_study.report.tables.rate_words import compared_rate, good_rates, largest_rate
+from fathom_study.report.tables.records import (
     Record,
     count_deviations,
     count_makers,
@@ -53,17 +55,15 @@ from fathom_study.report.records import (
     significant,
     training_command,
 )
-from fathom_study.report.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
-from fathom_study.report.scale import (
+from fathom_study.report.tables.size_words import (
     LEAST_GAIN,
     LONG,
     gain,
     notes_on_sizes,
     present_scale,
 )
-from fathom_study.report.stability import compared_rate, good_rates, largest_rate
-from fathom_study.report.verdicts import VerdictsPresenter, estimate, needed
-from fathom_study.report.worth import (
+from fathom_study.report.tables.study_words import ABSENT, CEILING, StudyPresenter
+from fathom_study.report.tables.worth_words import (
     depth_multiplier,
     overhead,
     pays_below,

@@ -16,13 +16,13 @@ from fathom_study import tasks
 from fathom_study.analysis.tables import loss_units, read_table, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
-from fathom_study.report.comparisons import effect_with_interval, format_spread
 from fathom_study.report.figures.panels import run_label, score_label
-from fathom_study.report.formatting import count_layers, number, with_interval
-from fathom_study.report.records import training_command
-from fathom_study.report.reports import CONFIG
-from fathom_study.report.verdicts import estimate
-from fathom_study.report.worth import depth_multiplier, pays_below, plain_change
+from fathom_study.report.pages.reports import CONFIG
+from fathom_study.report.tables.claim_words import estimate
+from fathom_study.report.tables.effect_words import effect_with_interval, format_spread
+from fathom_study.report.tables.formatting import count_layers, number, with_interval
+from fathom_study.report.tables.records import training_command
+from fathom_study.report.tables.worth_words import depth_multiplier, pays_below, plain_change
 
 Line = tuple[str, int]
 """File name of a table, and line number of a row, from 2."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fathom_study import tasks
-from fathom_study.report import readme
-from fathom_study.report.formatting import markdown_table
-from fathom_study.report.schemes import components_tables, schemes_table
+from fathom_study.report.pages import readme
+from fathom_study.report.tables.formatting import markdown_table
+from fathom_study.report.tables.scheme_words import components_tables, schemes_table
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
