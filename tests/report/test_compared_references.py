@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fathom_study.report.kept import SUMS
-from fathom_study.report.kept import differences as differences_of_kept
+from fathom_study.report.integrity.kept import SUMS
+from fathom_study.report.integrity.kept import differences as differences_of_kept
 from tests.reference.rendering import (
     differences,
     kept,
