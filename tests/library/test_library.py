@@ -113,24 +113,6 @@ def test_without_branch_outputs_traced_matrices_multiply_the_streams(framework, 
     assert streams == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["mhc_paper", "hc_paper"])
-def test_documented_gain_is_the_largest_row_sum_of_the_composite(torch, scheme):
-    """It is 1 if matrices are doubly stochastic, up to what 20 passes of Sinkhorn leave."""
-    text = (EXAMPLES.parent / "library.md").read_text(encoding="utf-8")
-    code = text.partition("`trace` is for monitoring")[2].partition("```python\n")[2]
-    framework = Torch()
-    module, _ = moved(framework, scheme)
-    state = module.open(framework.array(INPUT))
-    for k, branch in enumerate(branches(framework)):
-        state = module.wrap(branch, k)(state)
-    scope = {"c": module, "state": state, "torch": torch}
-    exec(code.partition("```")[0], scope)  # noqa: S102
-    composite = np.eye(4)
-    for H in framework.numpy(module.trace(state)["H_res"]):
-        composite = H @ composite
-    expected = 1 if scheme == "mhc_paper" else np.abs(composite).sum(1).max()
-    assert float(scope["gain"]) == pytest.approx(expected, rel=1e-3)
-    assert (abs(expected - 1) > 0.1) == (scheme == "hc_paper")
 
 
 @quick_cases("scheme", {name: (name,) for name in SCHEMES}, *OF_EACH_KIND)
@@ -427,10 +409,6 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
     same(plain(x, functions), expected)
 
 
-def test_parameters_may_be_shared(torch):
-    module, _ = moved(Torch(), "mhc_paper")
-    module.phi_post = module.phi_pre
-    assert module(Torch().array(INPUT), branches(Torch())).isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -597,46 +575,8 @@ def test_every_block_of_code_of_the_documents_runs(framework):
     assert np.array_equal(loaded, framework.numpy(weights["model.hc_head.hc_base"]))
 
 
-def test_optimisers_take_parameters_as_documented(framework):
-    """AdamW in two groups (above, and in the examples). Muon takes no stack of matrices."""
-    module = framework.module("mhc_paper", LAYERS, WIDTH)
-    if framework.name == "torch":
-        muon = getattr(framework.library.optim, "Muon", None)
-        if muon is None:
-            pytest.skip("PyTorch has no Muon before 2.9")
-        refused = refusal(muon, [module.phi_pre], error=ValueError)
-        assert "2D" in refused
-    else:
-        optimizers = importlib.import_module("mlx.optimizers")
-        rng, steps = np.random.default_rng(0), []
-        gradient = framework.array(rng.standard_normal(module.phi_pre.shape))
-        for shape in (gradient.shape, (LAYERS, -1)):  # as they are, and as one matrix
-            zero = framework.library.zeros(gradient.shape).reshape(shape)
-            moved = optimizers.Muon(1.0, weight_decay=0.0).apply_gradients(
-                {"p": gradient.reshape(shape)}, {"p": zero}
-            )
-            steps.append(framework.numpy(moved["p"]).reshape(-1))
-        scale = steps[0] @ steps[1] / (steps[1] @ steps[1])
-        assert steps[0] == pytest.approx(scale * steps[1], abs=1e-5)
 
 
-def test_documented_lists_of_schemes(framework):
-    """Those with norms of their own, those without `has_residual`, and those that read apart."""
-    modules = {scheme: framework.module(scheme, 4, 8, takes_apart=True) for scheme in SCHEMES}
-    normed = {scheme for scheme, module in modules.items() if module.reads_normed}
-    assert normed == {"qwen4_exp", "minimax", "dory"}
-    refused = {"has_residual": set(), "takes_apart": set()}
-    for scheme in SCHEMES:
-        for key, sizes in (
-            ("has_residual", {"has_residual": True, "takes_apart": True}),
-            ("takes_apart", {}),
-        ):
-            try:
-                framework.module(scheme, 4, 8, **sizes)
-            except ConfigError:
-                refused[key].add(scheme)
-    assert refused["takes_apart"] == {"inkling2", "muddformer"}
-    assert {"scaled", "frac"} <= refused["has_residual"]
 
 
 @pytest.mark.parametrize("scheme", ["muddformer", "inkling2"])
@@ -652,37 +592,8 @@ def test_the_error_for_q_k_and_v_apart_names_arguments_that_work(framework, sche
     assert not any(module.reads_apart(k) for k in (1, 3))
 
 
-def test_a_subclass_may_have_parameters_and_modules_of_its_own(framework):
-    nn = importlib.import_module({"torch": "torch.nn", "mlx": "mlx.nn"}[framework.name])
-
-    class Scaled(framework.module):
-        def __init__(self):
-            super().__init__("mhc_paper", LAYERS, WIDTH)
-            self.linear = nn.Linear(WIDTH, WIDTH)
-
-        def through(self, x, branches, noise=None):
-            return self.linear(super().through(x, branches, noise))
-
-        forward = __call__ = through
-
-    module, plain = Scaled(), framework.module("mhc_paper", LAYERS, WIDTH)
-    x, functions = framework.array(INPUT), branches(framework)
-    output, expected = module(x, functions), module.linear(plain(x, functions))
-    assert np.array_equal(framework.numpy(output), framework.numpy(expected))
 
 
-@pytest.mark.parametrize("prune", [False, True])
-def test_parameters_may_be_normalised_or_pruned(torch, prune):
-    module, values = moved(Torch(), "mhc_paper")
-    if prune:
-        importlib.import_module("torch.nn.utils.prune").l1_unstructured(module, "phi_pre", 0.5)
-        changed = np.where(module.phi_pre_mask.numpy(), values["phi_pre"], 0)
-    else:
-        torch.nn.utils.parametrizations.weight_norm(module, "phi_pre")
-        changed = values["phi_pre"]
-    expected = oracle(module, {**values, "phi_pre": changed}, INPUT)
-    output = Torch().numpy(module(Torch().array(INPUT), branches(Torch())))
-    assert output == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 # --- weights of releases (test_peers.py compares with the releases' own modules) ------------------

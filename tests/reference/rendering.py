@@ -18,10 +18,6 @@ BUNDLES = "bundles"
 PARTS = ("src", "workflow", "report", "docs", "envs", "benchmarks", "config.yaml", "Makefile")
 """Parts of the project that rendering needs."""
 
-MAX_BYTES = 102 * 10**6
-"""Maximum size of the reference in bytes, because a clone fetches it. Results on counting took
-40 MB, five seeds of each released design 7 MB, five seeds of all sizes on text 5 MB, and the
-longest trainings on a CPU the last 12 MB."""
 
 MAX_PAGE_BYTES = 8 * 10**6
 """Maximum size of its page in bytes: it opens at once and is sent as one file."""

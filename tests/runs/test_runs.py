@@ -24,7 +24,6 @@ from tests.support.datasets import put_idx, random_images
 from tests.support.runs import ARRIVED, RUN_FILES, flipped, interrupt_at, numbers_of, read_manifest
 from tests.support.specs import make_spec
 
-MIXING = "mixing.safetensors"
 CPU = Compute(device="cpu")
 CHECKPOINTS = Compute(device="cpu", checkpoint_steps=1)
 STEPS = 12
