@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fathom.connections.schemes import SCHEMES
-from fathom.init import Normal, OneStream, Orthogonal, Parameter, Uniform, draw
+from fathom.init import Normal, Orthogonal, Parameter, Uniform, draw
 from tests.support.specs import READ_APART, make_spec, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
@@ -286,21 +286,6 @@ def test_attention_and_mlp_of_a_gated_block_read_the_same_stream(wrap, first):
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
 
 
-def test_mhc_of_the_paper_starts_as_paddlefleet_cites_appendix_a6():
-    # One vector of n + n + n² logits for each function: attention and MLP of a block count apart.
-    n, blocks = 4, 3
-    for k in range(2 * blocks):
-        logits = np.zeros(n + n + n * n)
-        logits[:n] = -3.0
-        logits[k % n] = 3.0
-        for row in range(n):
-            for column in range(n):
-                logits[2 * n + row * n + column] = 3.0 if row == column else -3.0
-        drawn = parameters_of(make_spec(variant="mhc_paper", depth=blocks, wrap="sublayer"))
-        pre, post, res = (drawn[f"connection.b_{part}"][k] for part in ("pre", "post", "res"))
-        assert (np.concatenate([pre, post, res.ravel()]) == logits).all()
-        assert all((drawn[f"connection.phi_{part}"] == 0).all() for part in ("pre", "post", "res"))
-        assert (drawn["connection.alpha"] == np.float32(0.01)).all()
 
 
 def test_every_scheme_has_its_starts_in_this_file():
@@ -347,9 +332,6 @@ def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(recipe):
         assert (value == (deep[name][:3] if stacked else deep[name])).all(), name
 
 
-def test_a_start_at_the_second_stream_by_hand():
-    drawn = draw({"one": Parameter((2, 3), OneStream(5.0, -5.0, 1))}, seed=0)
-    assert drawn["one"].tolist() == [[-5, 5, -5]] * 2
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3), (4, 4)])

@@ -423,28 +423,6 @@ def test_a_reentrant_checkpoint_is_refused(torch):
         module.read(state, 1)
 
 
-def test_mlx_checkpointing_of_a_branch_keeps_its_gradients(mlx):
-    """`mx.checkpoint` would omit parameters of the branch, because it is not an argument."""
-    from mlx import nn
-    from mlx.utils import tree_flatten
-
-    module, _ = moved(Mlx(), "mhc_paper")
-    branches, x = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)], mlx.array(INPUT)
-
-    def gradients(way):
-        def loss(parameters):
-            state = module.open(x)
-            for k, (branch, own) in enumerate(zip(branches, parameters, strict=True)):
-                branch.update(own)
-                state = way(branch, module.wrap(branch, k))(state)
-            return (module.close(state) ** 2).sum()
-
-        return tree_flatten(mlx.grad(loss)([branch.parameters() for branch in branches]))
-
-    checkpointed = gradients(nn.utils.checkpoint)
-    for (name, value), (_, expected) in zip(checkpointed, gradients(lambda _, f: f), strict=True):
-        assert np.array(value) == pytest.approx(np.array(expected), rel=1e-4, abs=1e-5), name
-        assert np.abs(value).max() > 0
 
 
 def test_parameters_that_fsdp_has_sharded_are_initialised(torch):

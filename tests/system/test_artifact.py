@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-from fathom import __version__
-from fathom_study.config import read_yaml
 from tests.support.markdown import parsed
 from tests.support.project import PROJECT
 
@@ -32,10 +30,3 @@ def test_table_has_every_study_and_the_total(default_config):
     assert f"all {sum(rows().values())} trainings" in text
 
 
-def test_citation_names_this_version_and_its_sources():
-    """Checks the keys that the Citation File Format requires; archives read no others."""
-    cited = read_yaml(PROJECT / "CITATION.cff")
-    assert {"cff-version", "message", "title", "authors"} <= set(cited)
-    assert (cited["version"], cited["license"]) == (__version__, "MIT")
-    named = [work["identifiers"][0]["value"] for work in cited["references"]]
-    assert named == ["arXiv:2512.24880", "arXiv:2409.19606"]
