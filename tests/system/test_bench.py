@@ -50,7 +50,7 @@ def flattened(params, depth):
         "up.weight": "mlp.0.weight", "up.bias": "mlp.0.bias",
         "down.weight": "mlp.2.weight", "down.bias": "mlp.2.bias",
     }  # fmt: skip
-    found = {
+    result = {
         "embedding.weight": params["embedding.token"], "position": params["embedding.position"],
         "norm.weight": params["norm.weight"], "norm.bias": params["norm.bias"],
         "head.weight": params["head.weight"],
@@ -59,10 +59,10 @@ def flattened(params, depth):
     for layer in range(depth):
         inside = f"layers.{layer}.block" if mixes else f"layers.{layer}"
         for ours, theirs in names.items():
-            found[f"{inside}.{theirs}"] = params[f"block.{ours}"][layer]
+            result[f"{inside}.{theirs}"] = params[f"block.{ours}"][layer]
         for name in ("pre", "post", "res") if mixes else ():
-            found[f"layers.{layer}.{name}"] = params[f"connection.H_{name}"][layer]
-    return found
+            result[f"layers.{layer}.{name}"] = params[f"connection.H_{name}"][layer]
+    return result
 
 
 def load_torch(network, weights):
@@ -149,13 +149,13 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_per_turn(steps, asked,
     keys = [*SECONDS, ("baseline", "textbook")]  # the last has no step for its variant
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
     rows = steps.rows(specs, turns=2, threads=3, process=process, count=False)
-    found = {(row["variant"], row["side"]): row for row in rows}
-    assert list(found) == list(SECONDS)
-    assert not any("operations" in row for row in found.values())
+    result = {(row["variant"], row["side"]): row for row in rows}
+    assert list(result) == list(SECONDS)
+    assert not any("operations" in row for row in result.values())
     turns = [(key, given) for key, name, given in asked if name == "seconds"][len(SECONDS) :]
     assert turns == [(key, (n,)) for key, n in zip(SECONDS, (5, 2, 1), strict=True)] * 2
     names = ("seconds", "low", "high", "over", "ratio", "ratio_low", "ratio_high")
-    assert {key: [row[name] for name in names] for key, row in found.items()} == {
+    assert {key: [row[name] for name in names] for key, row in result.items()} == {
         ("baseline", "ours"): ["12", "10", "14", "baseline", "1", "1", "1"],
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # 100/20 and 70/28

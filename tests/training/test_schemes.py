@@ -123,8 +123,8 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
     # of φ differs from the float64 gradient by 1.3e-4 of its norm.
     relative = 3e-4 if (network, scheme) == ("images", "orthostochastic_mhc") else 2e-5
     # Relative error of the loss, a mean of values near 4 with dozens of float32 roundings: 1e-6.
-    found = check_first_step(spec, example_batch(spec), relative, together=together)
-    for name, (measured, gradients) in found.items():
+    result = check_first_step(spec, example_batch(spec), relative, together=together)
+    for name, (measured, gradients) in result.items():
         norms = [np.linalg.norm(gradient) for gradient in gradients.values()]
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
@@ -144,9 +144,9 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
     ],
 )
 def test_published_name_means_the_scheme_of_its_source(task, published, scheme):
-    found = make_spec(task=task, variant=published)
-    assert found.variant == published
-    assert found.connection == make_spec(task=task, variant=scheme).connection
+    result = make_spec(task=task, variant=published)
+    assert result.variant == published
+    assert result.connection == make_spec(task=task, variant=scheme).connection
 
 
 # --- composition ---------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ def test_published_name_means_the_scheme_of_its_source(task, published, scheme):
 def differences(a, b, path=""):
     """Differences of two nested mappings: {path: (value in a, value in b)}."""
     if isinstance(a, dict) and isinstance(b, dict):
-        found = {}
+        result = {}
         for key in {**a, **b}:
-            found |= differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-        return found
+            result |= differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+        return result
     return {} if a == b else {path: (a, b)}
 
 
@@ -186,8 +186,8 @@ def differences(a, b, path=""):
 def test_overridden_settings_change_nothing_else(task, base, change, expected):
     named = make_spec(task=task, variant=base)
     own = make_spec(task=task, variant=base, connection={"connection": base, **change})
-    found = differences(named.model_dump(), own.model_dump())
-    assert found == {f"connection.{key}": value for key, value in expected.items()}
+    result = differences(named.model_dump(), own.model_dump())
+    assert result == {f"connection.{key}": value for key, value in expected.items()}
 
 
 # --- recipes --------------------------------------------------------------------------------------

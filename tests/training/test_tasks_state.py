@@ -35,13 +35,13 @@ def test_table_of_products_is_the_named_group(group):
     assert (table[0] == every).all()  # 0 is the identity
     assert (table[:, 0] == every).all()
     assert (table[table] == table[:, table]).all()  # (g h) k = g (h k)
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for g in every:
         power, order = g, 1
         while power != 0:
             power, order = table[power, g], order + 1
-        found[order] = found.get(order, 0) + 1
-    assert found == ORDERS[group]
+        result[order] = result.get(order, 0) + 1
+    assert result == ORDERS[group]
 
 
 def test_the_right_factor_acts_first():
@@ -82,9 +82,9 @@ def words_of(batches):
 
 
 def test_held_out_words_are_the_same_for_every_run():
-    found = words_of(module.held_out(small(group="S4")))
-    assert len(found) == module.HELD_OUT
-    assert found == words_of(module.held_out(small(group="S4", seed=9, variant="hc", depth=2)))
+    result = words_of(module.held_out(small(group="S4")))
+    assert len(result) == module.HELD_OUT
+    assert result == words_of(module.held_out(small(group="S4", seed=9, variant="hc", depth=2)))
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 648), (6, 1024)])
