@@ -10,10 +10,9 @@ import pytest
 
 from fathom.connections.schemes import SCHEMES
 from fathom_study import tasks
-from fathom_study.config import installed_backends, load_config
+from fathom_study.config import installed_backends
 from fathom_study.train import step_rows
 from tests.support.gradients import STEADY
-from tests.support.project import PROJECT
 from tests.support.specs import parameters_off_symmetry, trainer_on
 
 pytestmark = pytest.mark.usefixtures("steps")
@@ -188,15 +187,6 @@ def test_without_turns_networks_are_counted_but_not_timed(steps, process):
     assert plain["width"] == mhc["width"] == 32
 
 
-def test_the_text_networks_can_be_timed_at_twice_their_width():
-    files = [PROJECT / name for name in ("config.yaml", "workflow/presets/reference.yaml")]
-    own = load_config(files).studies["released"].model
-    wide = load_config([*files, PROJECT / "benchmarks/wide.yaml"]).studies["released"].model
-    assert (wide.width, wide.hidden) == (2 * own.width, 2 * own.hidden)
-    same = {"width", "hidden"}
-    assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)
-
-
 def test_groups_share_one_plain_and_time_every_scheme_on_every_backend(steps, monkeypatch):
     monkeypatch.setattr(steps, "installed_backends", lambda: ["torch", "mlx"])
     names = [name for name in SCHEMES if name != "plain"]
@@ -205,11 +195,6 @@ def test_groups_share_one_plain_and_time_every_scheme_on_every_backend(steps, mo
     timed = [(s.backend, v) for g in groups for (v, _), s in g.items() if v != "plain"]
     assert timed == [(backend, name) for backend in ("torch", "mlx") for name in names]
     assert max(map(len, groups)) == 1 + steps.AT_ONCE
-
-
-def test_groups_of_a_backend_share_the_process_of_a_place(steps, asked, process):
-    first, again, other = (process(*place) for place in (("torch", 0), ("torch", 0), ("mlx", 0)))
-    assert first is again is not other
 
 
 # --- counted work ---------------------------------------------------------------------------------
