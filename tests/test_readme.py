@@ -95,7 +95,7 @@ def block(name, rows):
     environment = environment_of(PROJECT / "report/templates", LABELS)
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
-        "worth": WorthPresenter("released", "text", "What is it worth?", "It is little.", rows, {}),
+        "worth": WorthPresenter("released", "text", "What is it worth?", "hc", rows, {}),
         "scale": ScalePresenter(SIZES, []), "kept": "KEPT",
         "within": "within 5 %", "confidence": 95, "absent": "–",
         "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,
@@ -135,7 +135,9 @@ def test_every_connection_is_in_the_block_of_worth() -> None:
 
 def test_the_finding_is_of_the_first_platform() -> None:
     text = block("finding", ROWS)
-    assert text.startswith("**What is it worth?** It is little.\n")
+    assert text.startswith(
+        "**What is it worth?** No connection is shown to gain more than its steps"
+    )
     assert "](KEPT/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
     assert "*Text, 12 layers, 0.6 million parameters, 1000 steps, 5 seeds." in text
     assert "on cpu with 64\nchannels, if it was timed." in text
