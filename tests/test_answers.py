@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fathom_study.analysis.effects import AT_BEST_RATE
+from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.run_tables import summary_table
 from fathom_study.report.pages.render import environment_of
 from fathom_study.report.tables.claim_words import VerdictsPresenter

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 
-from fathom_study.analysis.effects import AGAINST_PLAIN, AT_BEST_RATE, effects_table
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.pairs import AGAINST_PLAIN, AT_BEST_RATE
 from fathom_study.config import ConfigError
 from run_helpers import config_with
 from tables_helpers import T975, TOLD, frame, half_width, run, seeds

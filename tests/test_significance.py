@@ -24,9 +24,11 @@ def test_p_value_of_too_few_values_or_without_spread(values, expected):
 
 def test_holm_scales_p_by_rank_and_never_decreases():
     # By hand: 4 × 0.01, 3 × 0.02, 2 × 0.03 and 1 × 0.04, which may not lie below the one before.
-    assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert holm([0.9, math.nan, 0.6]) == pytest.approx([1, math.nan, 1], nan_ok=True)
-    assert holm([]) == []
+    assert holm({"a": 0.03, "b": 0.01, "c": 0.04, "d": 0.02}) == pytest.approx(
+        {"a": 0.06, "b": 0.04, "c": 0.06, "d": 0.06}
+    )
+    assert holm({"a": 0.9, "b": math.nan, "c": 0.6}) == {"a": 1, "c": 1}
+    assert holm({}) == {}
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,13 @@ import pytest
 from scipy import stats
 
 from fathom_study import tasks
-from fathom_study.analysis.effective_depth import write_effective_depth
-from fathom_study.analysis.effects import write_effects
+from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import (
     comparison_table,
     run_metrics,
     summary_table,
     write_tables,
 )
-from fathom_study.analysis.stability import write_stability
 from fathom_study.analysis.statistics import mean_with_ci, t_interval
 from fathom_study.analysis.tables import (
     BY_STUDY,
@@ -29,7 +27,6 @@ from fathom_study.analysis.tables import (
     read_table,
     save_tables,
 )
-from fathom_study.analysis.worth import write_worth
 from fathom_study.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom_study.runs.folder import RunError
 from fathom_study.tasks.tokens import Tokens
@@ -369,10 +366,7 @@ def test_new_run_changes_no_table_of_another_study(tmp_path):
     written = []
     for _ in range(2):
         write_tables(config, tmp_path / "tables")
-        write_effects(config, tmp_path / "tables")
-        write_effective_depth(config, tmp_path / "tables")
-        write_worth(config, tmp_path / "tables")
-        write_stability(config, tmp_path / "tables")
+        write_derived(config, tmp_path / "tables")
         folders = [tmp_path / "tables/studies" / study for study in ("a", "b")]
         written.append([{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders])
         write_cell(config, last, [4.0, 3.0, 3.5])

@@ -152,14 +152,21 @@ def test_augmentation_moves_pictures_by_up_to_two_pixels_each_way(files):
 
 
 def test_the_test_set_is_all_test_pictures_in_the_files_order(files):
-    images, labels = fashion.test_set(spec_of())
+    images, labels = whole(fashion.held_out(spec_of()))
     exact = files.test_images.astype(np.float64) / 255
     assert (images.shape, images.dtype) == ((TEST_COUNT, 28, 28, 1), np.float32)
     np.testing.assert_array_equal(images[..., 0], exact.astype(np.float32))
     assert labels.dtype == np.int32
     assert labels.tolist() == files.test_labels.tolist()
-    prepared, _ = fashion.test_set(spec_of(normalise=True, augment=True))
+    prepared, _ = whole(fashion.held_out(spec_of(normalise=True, augment=True)))
     np.testing.assert_allclose(prepared[..., 0], (exact - 0.2860) / 0.3530, rtol=0, atol=1e-6)
+
+
+def whole(batches):
+    """(images, labels) of some batches together."""
+    every = list(batches)
+    images = np.concatenate([batch.inputs["images"] for batch in every])
+    return images, np.concatenate([batch.targets for batch in every])
 
 
 # --- dropout --------------------------------------------------------------------------------------
@@ -191,9 +198,9 @@ def test_accuracy_is_the_share_of_correct_test_images(files, monkeypatch, evalua
     for named in range(10):  # the bias alone decides: all images get one class
         params["head.bias"][:] = np.arange(10) == named
         share = (files.test_labels == named).mean()
-        assert fashion.test_accuracy(end_of(spec, params)) == pytest.approx(share)
+        assert end_of(spec, params).value("test_accuracy") == pytest.approx(share)
     params["head.bias"][:] = math.nan
-    assert fashion.test_accuracy(end_of(spec, params)) == 0
+    assert end_of(spec, params).value("test_accuracy") == 0
 
 
 def test_errors_of_the_causal_mixing_by_hand():

@@ -239,9 +239,9 @@ def test_accuracy_and_loss_use_unlabelled_held_out_nodes():
     asked = batch.targets[batch.weights == 1]
     assert len(asked) == 5 * 9
     trained = end_of(spec, params)  # always predicts the second community, by 3 to 1
-    assert module.node_accuracy(trained) == pytest.approx((asked == 1).mean())
+    assert trained.value("node_accuracy") == pytest.approx((asked == 1).mean())
     loss = np.where(asked == 1, math.log(4 / 3), math.log(4)).mean()
-    assert module.node_loss(trained) == pytest.approx(loss, rel=1e-6)
+    assert trained.value("node_loss") == pytest.approx(loss, rel=1e-6)
 
 
 def test_bayes_optimum_without_edge_signal_uses_features_alone():

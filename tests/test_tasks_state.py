@@ -134,20 +134,20 @@ def test_accuracies_of_a_network_that_tracks_three_states():
     known = trained(small(group="S4", length=6), names("S4", shares))
     assert module.state_accuracy_by_position(known) == dict(zip(range(1, 7), shares, strict=True))
     assert module.states_tracked(known) == 3
-    assert module.state_accuracy(known) == pytest.approx(np.mean(shares))
+    assert known.value("state_accuracy") == pytest.approx(np.mean(shares))
 
 
 def test_nonfinite_logits_are_wrong_answers():
     lost = trained(small(length=2, held_out=18), lambda words: np.full((*words.shape, 6), math.nan))
     assert module.state_accuracy_by_position(lost) == {1: 0, 2: 0}
-    assert (module.states_tracked(lost), module.state_accuracy(lost)) == (0, 0)
+    assert (module.states_tracked(lost), lost.value("state_accuracy")) == (0, 0)
 
 
 def test_loss_of_a_zero_head_is_the_chance_level():
     spec = small(group="A5", variant="baseline", held_out=8)
     params = parameters_of(spec)
     params["head.weight"] *= 0
-    assert module.state_loss(end_of(spec, params)) == pytest.approx(math.log(60))
+    assert end_of(spec, params).value("state_loss") == pytest.approx(math.log(60))
     assert tasks.score_of("state").chance(spec) == pytest.approx(math.log(60))
 
 

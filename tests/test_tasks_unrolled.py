@@ -45,14 +45,14 @@ def test_the_gap_of_a_copy_may_hold_other_symbols():
 
 
 def test_held_out_sequences_are_equal_for_all_seeds():
-    blank = unrolled.held_out(spec_of(symbols=5, depth=4).model, 4)
+    (blank,) = unrolled.held_out(spec_of(symbols=5, depth=4))
     assert blank.inputs["tokens"].tolist() == [[symbol, 5, 5, 5] for symbol in range(5)]
     spec = spec_of(gap="symbols", depth=10, held_out=30)
-    (batch,) = unrolled.evaluation_batches(spec)
-    (again,) = unrolled.evaluation_batches(spec_of(gap="symbols", depth=10, held_out=30, seed=7))
+    (batch,) = unrolled.held_out(spec)
+    (again,) = unrolled.held_out(spec_of(gap="symbols", depth=10, held_out=30, seed=7))
     assert batch.inputs["tokens"].shape == (30, 10)
     assert (batch.inputs["tokens"] == again.inputs["tokens"]).all()
-    sizes = [len(part.targets) for part in unrolled.evaluation_batches(spec_of(gap="symbols"))]
+    sizes = [len(part.targets) for part in unrolled.held_out(spec_of(gap="symbols"))]
     assert sizes == [256, 256]
 
 
@@ -94,5 +94,5 @@ def test_metrics_of_a_constant_answer():
     params["head.weight"][:] = np.log([0.5, 0.25, 0.125, 0.125])[:, None] / 8
     trained = end_of(spec, params)
     # −(ln ½ + ln ¼ + 2 ln ⅛)/4 = 9 ln 2 / 4
-    assert unrolled.answer_loss(trained) == pytest.approx(9 / 4 * math.log(2))
-    assert unrolled.answer_accuracy(trained) == 0.25
+    assert trained.value("answer_loss") == pytest.approx(9 / 4 * math.log(2))
+    assert trained.value("answer_accuracy") == 0.25

@@ -30,6 +30,8 @@ for name, figures in FIGURES.items():
             code_hash=hash_for(PLAN.code_hash, *drawing_modules(figures)),
             tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
+        message:
+            f"figures_{name.replace('-', '_')} {{wildcards.platform}}"
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
             " --platform {wildcards.platform:q} --tables {params.tables:q} --out {params.folder:q}"
@@ -52,6 +54,8 @@ rule overview_figures:
         code_hash=hash_for(PLAN.code_hash, *drawing_modules(OVERVIEW)),
         tables=lambda w, input: str(Path(input.tables[0]).parent),
         folder=subpath(output[0], parent=True),
+    message:
+        "overview_figures"
     shell:
         "fathom overview-figures --config {input.config:q} --tables {params.tables:q}"
         " --out {params.folder:q} 2> {log:q}"
@@ -71,14 +75,17 @@ rule cell_figure:
         code_hash=hash_for(PLAN.code_hash, *drawing_modules(CELL_FIGURES)),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
+    message:
+        f"cell_figure {CELL_NAME}"
     shell:
         "fathom cell-figures {params.run:q} --out {params.folder:q} 2> {log:q}"
 
 
 rule figures:
     input:
-        figures_here,
-        replayed_figures,
+        figures_wanted,
+    message:
+        "figures"
 
 
 rule cell_figures:
@@ -88,3 +95,5 @@ rule cell_figures:
             for cell in PLAN.cells
             for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", CELL_FIGURES)
         ],
+    message:
+        "cell_figures"

@@ -22,8 +22,7 @@ rule reports:
         TABLES,
         TIMES,
         STEP_TIMES,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         KEPT,
         REFUSED,
         config=f"{RESULTS}/config.json",
@@ -40,6 +39,8 @@ rule reports:
         command=lambda w: "report",  # lint takes a constant for a prefix of input.templates
         code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.render"),
         templates=folder_of_templates,
+    message:
+        "reports"
     shell:
         "fathom {params.command:q} --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2> {log:q}"
@@ -48,8 +49,7 @@ rule reports:
 use rule reports as page with:
     input:
         REPORTS,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         tables=[*TABLES, *TIMES],
@@ -65,13 +65,14 @@ use rule reports as page with:
         command="page",
         code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.page"),
         templates=folder_of_templates,
+    message:
+        "page"
 
 
 use rule reports as paper with:
     input:
         TABLES,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
@@ -84,11 +85,15 @@ use rule reports as paper with:
         command="paper",
         code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.paper"),
         templates=folder_of_templates,
+    message:
+        "paper"
 
 
 rule report:
     input:
         REPORTS,
+    message:
+        "report"
 
 
 # One target per study.
@@ -100,6 +105,8 @@ for name in PLAN.studies:
         input:
             PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),
             functools.partial(report_of, name),
+        message:
+            name
 
 
 # Checks files and makes none, so it runs whenever it is requested.
@@ -115,6 +122,8 @@ rule verify:
     params:
         config=START.options(CONFIG),
         templates=folder_of_templates,
+    message:
+        "verify"
     shell:
         "fathom verify {params.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"

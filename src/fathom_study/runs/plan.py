@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from fathom.system.text import digits, format_duration
 from fathom_study import datasets
 from fathom_study.config import BACKENDS, Cell, Config, ConfigError, Spec
 from fathom_study.runs.code_hash import code_hash
-from fathom_study.runs.estimate import RENDER_SECONDS, basis_of, estimate_from_runs
+from fathom_study.runs.estimate import basis_of, estimate_from_runs
 from fathom_study.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom_study.runs.run import Run
 from fathom_study.runs.status import trainable
 from fathom_study.runs.training_code import metrics_code
-from fathom_study.runs.validate import imported_runs, validate_run
-from fathom_study.runs.verdict import replay_file
+from fathom_study.runs.validate import (
+    imported_runs,
+    summarize_reasons,
+    validate_run,
+    why_again,
+)
 
 STARTED = ".snakemake/fathom-started"
-"""An input of trainings and replays, newer than every run; its time counts only for runs that are
-not current or wait."""
+"""An input of trainings, newer than every run; its time counts only for runs that are stale."""
 
 DATA_READY = ".snakemake/fathom-{dataset}"
 """A file for each available data set. `compute.data` does not change its name."""
@@ -34,19 +37,21 @@ class Plan:
     """The cells of a config and their files."""
 
     def __init__(self, config: Config, installed: Collection[str]) -> None:
-        """`installed`: backends. Imported runs are validated here; runs of this machine are not."""
+        """`installed`: backends. Imported runs are judged here; runs of this machine are not."""
         self.config, self.installed = config, installed
         self.cells, self.left_out = trainable(config, installed)
-        arrived = imported_runs(config)
-        self.imported = [run for run in arrived if run.replay]
-        """Imported runs of the current spec, to replay; `fathom status` names the others."""
-        self.others = [f"{run.folder}: {run.reason}" for run in arrived if not run.replay]
-        replayed = dict.fromkeys((run.cell.study, run.cell.backend) for run in self.imported)
-        self.replay_files = {of: str(replay_file(config, *of)) for of in replayed}
-        """Files with the replays of a study's runs on a backend, by (study, backend)."""
+        self.arrived = imported_runs(config)
+        """Imported runs, judged also by their replays."""
+        if waiting := sum(run.replay == "waits" and not run.counts for run in self.arrived):
+            self.left_out.append(
+                f"{waiting} imported runs of other code are left out until `fathom replay`, with "
+                "the same config, has repeated their first steps"
+            )
+        self.imported = [run for run in self.arrived if run.counts]
+        """The imported runs that count."""
         studies = [cell.study for cell in (*self.cells, *(run.cell for run in self.imported))]
         self.studies = list(dict.fromkeys(studies))
-        """Names of the studies with runs, trained here or imported."""
+        """Names of the studies with runs that count or are trained here."""
         self.datasets = sorted({study.dataset for study in config.studies.values()} - {None})
 
     def mark_start(self) -> None:
@@ -82,22 +87,30 @@ class Plan:
         """The run that was trained here, judged."""
         return validate_run(run_folder(Path(self.config.results), cell), self.spec(cell))
 
-    def estimate(
-        self, cells: Collection[Cell], others: int, runs: Iterable[Run], at_once: int
-    ) -> str:
-        """Time in words to train these cells, and for `others`, the number of other jobs.
+    def forecast(self, left: Collection[Run], runs: Iterable[Run], at_once: int) -> Iterator[str]:
+        """Lines on the time of these trainings, and on why any is done again.
 
-        `runs`: judged runs of this machine; `at_once`: number of jobs at the same time.
+        `left`: runs that are missing or not current; `runs`: judged runs of this machine;
+        `at_once`: number of trainings at the same time.
         """
         timed = [run for run in runs if run.counts and run.manifest.seconds]
-        each = [*estimate_from_runs(self.config, timed, [*cells]).values()]
-        total = sum(each) + others * RENDER_SECONDS
-        longest = max(each, default=0.0)  # more cores do not shorten it
-        how = f"about {format_duration(max(total / at_once, longest))}"
-        how += f" with {at_once} jobs at once" if at_once > 1 else ""
-        return f"{how}, {basis_of(len(timed))}" if cells else how
+        each = estimate_from_runs(self.config, timed, [run.cell for run in left]).values()
+        seconds = max(sum(each) / at_once, *each)  # more cores do not shorten the longest
+        how = f" with {at_once} at once" if at_once > 1 else ""
+        yield (
+            f"{len(left)} cells to train take about {format_duration(seconds)}{how}, "
+            f"{basis_of(len(timed))}"
+        )
+        if again := [*filter(None, map(why_again, left))]:
+            yield summarize_reasons(again)
+        if elsewhere := self._trained_elsewhere(run.cell for run in left):
+            yield (
+                f"{elsewhere} of these cells have a current run in results/runs and are "
+                f"trained again for {self.config.results}; --replace-workflow-config leaves out "
+                "the studies of config.yaml"
+            )
 
-    def trained_elsewhere(self, cells: Iterable[Cell]) -> int:
+    def _trained_elsewhere(self, cells: Iterable[Cell]) -> int:
         """Number of these cells with a current run in the default folder, if that is another."""
         default = Path(Config.model_fields["results"].default)
         if default == Path(self.config.results):
@@ -118,40 +131,19 @@ class Plan:
         """The manifests of runs that are trained here. Each has the hashes of its run's files."""
         return [f"{run_folder(Path(self.config.results), cell)}/{MANIFEST}" for cell in cells]
 
-    def replays(self, study: str, backend: str) -> list[Run]:
-        """The imported runs of a study on a backend."""
-        wanted = (study, backend)
-        return [run for run in self.imported if (run.cell.study, run.cell.backend) == wanted]
-
-    def data_of_replays(self, runs: Iterable[Run]) -> list[str]:
-        """`data_files` of these runs, except unavailable data sets: no replay waits for them."""
-        data, studies = self.config.compute.data, self.config.studies
-        cells = [
-            run.cell
-            for run in runs
-            if (name := studies[run.cell.study].dataset) and not datasets.unavailable(name, data)
-        ]
-        return self.data_files(cells)
-
     @property
     def imported_key(self) -> str:
-        """A hash of imported runs' manifests, hence files, and of why other runs do not count."""
-        return digits(json.dumps([manifests_of(self.imported), self.others]))
-
-    def replayed(self) -> list[Run]:
-        """The imported runs that count after their replays."""
-        runs = imported_runs(self.config) if self.replay_files else []
-        return [run for run in runs if run.counts]
+        """A hash of the imported runs, and of why each counts or does not."""
+        rows = [
+            (str(run.folder), run.manifest and run.manifest.sha256, run.status, run.reason)
+            for run in self.arrived
+        ]
+        return digits(json.dumps(sorted(rows)))
 
     def code_hash(self, *modules: str) -> str:
         """A hash of these modules and of the metrics' code, which numbers and axes depend on."""
         names = (study.task for study in self.config.studies.values())
         return code_hash(*modules, *metrics_code(names))
-
-
-def manifests_of(runs: Iterable[Run]) -> list[str]:
-    """Sorted hashes of the runs' manifests; each stands for the files of a complete run."""
-    return sorted(run.manifest.sha256 for run in runs)
 
 
 def files_of_runs(folders: Iterable[Path]) -> list[str]:

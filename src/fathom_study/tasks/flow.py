@@ -14,7 +14,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fathom.connections.schemes import Scheme
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Positive, Registry, Settings, one_of
 from fathom_study.batch import Batch
@@ -22,7 +21,6 @@ from fathom_study.metrics.scores import Oracle, Score
 from fathom_study.metrics.steps import POSITIVE, StepMetric
 from fathom_study.models.mlp import POINT, VelocityMLP
 from fathom_study.models.network import Output
-from fathom_study.models.recipes import Recipe
 from fathom_study.spec import Spec
 from fathom_study.tasks import Presentation, Table, Task, Trained
 
@@ -156,6 +154,11 @@ def learned_field(trained: Trained) -> VelocityField:
     return lambda points, times: trained.logits({"points": points, "times": times})
 
 
+def exact_field(trained: Trained) -> VelocityField:
+    """The velocity field that the network should learn."""
+    return density_of(trained.problem.spec.model.density).velocity
+
+
 def integrate(field: VelocityField, points: np.ndarray, steps: int) -> np.ndarray:
     """The points at time 1 of points at time 0, by Euler's method with `steps` steps."""
     for step in range(steps):
@@ -245,31 +248,23 @@ def energy_distance(trained: Trained) -> float:
     return energy_distance_after(learned_field(trained), density, USUAL_STEPS)
 
 
-def energy_distance_by_steps(trained: Trained) -> dict[int, float]:
-    """Energy distance by the number of Euler steps."""
-    density, field = trained.problem.spec.model.density, learned_field(trained)
-    return {steps: energy_distance_after(field, density, steps) for steps in EULER_STEPS}
+def energy_distance_by_steps(
+    field_of: Callable[[Trained], VelocityField],
+) -> Callable[[Trained], dict[int, float]]:
+    """The metric of a field's energy distance by the number of Euler steps."""
 
+    def by_steps(trained: Trained) -> dict[int, float]:
+        density, field = trained.problem.spec.model.density, field_of(trained)
+        return {steps: energy_distance_after(field, density, steps) for steps in EULER_STEPS}
 
-def exact_energy_distance_by_steps(trained: Trained) -> dict[int, float]:
-    """Energy distance of the exact velocity by the number of Euler steps."""
-    density = trained.problem.spec.model.density
-    field = density_of(density).velocity
-    return {steps: energy_distance_after(field, density, steps) for steps in EULER_STEPS}
-
-
-def norm_by_time(trained: Trained) -> dict[int, float]:
-    """Mean |x| after each repetition of the flow, which starts where the one before ended."""
-    return mean_norms(learned_field(trained))
-
-
-def exact_norm_by_time(trained: Trained) -> dict[int, float]:
-    """Mean |x| after each repetition of the flow of the exact velocity."""
-    return mean_norms(density_of(trained.problem.spec.model.density).velocity)
+    return by_steps
 
 
 def mean_norms(field: VelocityField) -> dict[int, float]:
-    """Mean |x| of points moved by a field, by time; at time 0 they are noise."""
+    """Mean |x| of points moved by a field, by time; at time 0 they are noise.
+
+    Each repetition of the flow starts where the one before ended.
+    """
     points = start_points(STARTS)
     norms = {0: mean_norm(points)}
     for time in range(1, UNIT_TIMES + 1):
@@ -305,7 +300,7 @@ STEP_METRICS = Registry(
         "energy_distance_by_steps": StepMetric(
             "energy distance",
             "energy distance of generated points to the density",
-            energy_distance_by_steps,
+            energy_distance_by_steps(learned_field),
             when="last step",
             along="number of Euler steps",
             bounds=POSITIVE,
@@ -313,7 +308,7 @@ STEP_METRICS = Registry(
         "exact_energy_distance_by_steps": StepMetric(
             "energy distance of the exact velocity",
             "energy distance of the exact velocity's points to the density, equal in all runs",
-            exact_energy_distance_by_steps,
+            energy_distance_by_steps(exact_field),
             when="last step",
             along="number of Euler steps",
             bounds=POSITIVE,
@@ -323,7 +318,7 @@ STEP_METRICS = Registry(
             "mean |x|",
             f"mean norm of {STARTS} points that begin as noise while the flow is repeated, with "
             f"{USUAL_STEPS} Euler steps for each repetition",
-            norm_by_time,
+            lambda trained: mean_norms(learned_field(trained)),
             when="last step",
             along="time",
             bounds=POSITIVE,
@@ -331,7 +326,7 @@ STEP_METRICS = Registry(
         "exact_norm_by_time": StepMetric(
             "mean |x| of the exact velocity",
             "this mean norm for the exact velocity, equal in all runs",
-            exact_norm_by_time,
+            lambda trained: mean_norms(exact_field(trained)),
             when="last step",
             along="time",
             bounds=POSITIVE,
@@ -357,9 +352,6 @@ class Flow(Task):
     Model = Model
     Network = VelocityMLP
     step_metrics = STEP_METRICS
-
-    def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> VelocityMLP:
-        return VelocityMLP(model.width, model.hidden, depth, recipe, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
         """Points on straight lines from noise to the density, and the velocity of each."""

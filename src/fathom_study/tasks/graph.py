@@ -22,7 +22,15 @@ from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom_study.models.belief_propagation import log_marginals
 from fathom_study.models.graphnet import GraphNet
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained, Untrained
+from fathom_study.tasks import (
+    Presentation,
+    Table,
+    Task,
+    Trained,
+    Untrained,
+    accuracy_on,
+    mean_loss_on,
+)  # fmt: skip
 
 # Keep the random numbers of batches, of held-out graphs and of centroids apart from each other and
 # from those of the initial parameters.
@@ -178,22 +186,10 @@ def held_out_graphs(spec: Spec) -> Graphs:
 def held_out_batches(spec: Spec) -> Iterator[Batch]:
     """Batches of the held-out graphs, with all unlabelled nodes as targets."""
     graphs = held_out_graphs(spec)
-    for first in range(0, len(graphs.links), EVALUATION_BATCH):
-        part = Graphs(*(values[first : first + EVALUATION_BATCH] for values in graphs))
-        yield batch_of(spec.model, part, ~part.labelled)
+    return batch_of(spec.model, graphs, ~graphs.labelled).parts(EVALUATION_BATCH)
 
 
 # --- metrics ------------------------------------------------------------------------------------
-
-
-def node_accuracy(trained: Trained) -> float:
-    """The share of held-out nodes whose largest logit is their community."""
-    return trained.accuracy(held_out_batches(trained.problem.spec))
-
-
-def node_loss(trained: Trained) -> float:
-    """Mean cross-entropy over the held-out nodes, in nats."""
-    return trained.mean_loss(held_out_batches(trained.problem.spec))
 
 
 def log_fields(model: Model, graphs: Graphs) -> np.ndarray:
@@ -315,7 +311,7 @@ STEP_METRICS = Registry(
             "accuracy on held-out nodes",
             "share of the held-out nodes whose community has the largest logit; non-finite logits "
             "count as wrong",
-            node_accuracy,
+            accuracy_on(held_out_batches),
             when="evaluations",
             shown="accuracy {:.3f}",
             bounds=SHARE,
@@ -324,7 +320,7 @@ STEP_METRICS = Registry(
         "node_loss": StepMetric(
             "loss on held-out nodes (nats)",
             "mean cross-entropy on the held-out nodes, in nats",
-            node_loss,
+            mean_loss_on(held_out_batches),
             when="evaluations",
             bounds=POSITIVE,
         ),

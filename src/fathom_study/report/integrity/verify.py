@@ -151,9 +151,10 @@ def _check_run(config: Config, run: Run) -> Check:
         return check()
     if run.status == "corrupt":
         return check(what, "delete")
-    if run.replay == "waits" or _is_local(config, run):
+    if _is_local(config, run):
         return check(what, "workflow")
-    return check(f"{what}; import it again, or delete the folder")
+    waits = run.replay == "waits"  # the reason names the command
+    return check(what if waits else f"{what}; import it again, or delete the folder")
 
 
 def _is_local(config: Config, run: Run) -> bool:

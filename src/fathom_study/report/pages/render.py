@@ -24,8 +24,8 @@ from fathom.system.text import printable
 from fathom_study import tasks
 from fathom_study.analysis.attribution import APART, diverged_cells
 from fathom_study.analysis.claims import Published
-from fathom_study.analysis.effects import AT_BEST_RATE
 from fathom_study.analysis.ladder import DELTA
+from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.platforms import labels_of
 from fathom_study.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom_study.analysis.step_times import with_times_of_networks

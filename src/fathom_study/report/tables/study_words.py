@@ -13,7 +13,7 @@ import pandas as pd
 
 from fathom_study import tasks
 from fathom_study.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
-from fathom_study.analysis.effects import AT_BEST_RATE
+from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.config import Study, common_depth
