@@ -85,7 +85,7 @@ def block(name, rows):
     environment = environment_of(PROJECT / "report/templates", LABELS)
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
-        "worth": WorthPresenter("released", "text", "What is it worth?", "It is little.", rows, {}),
+        "worth": WorthPresenter("released", "text", "What is it worth?", "hc", rows, {}),
         "scale": ScalePresenter(SIZES, []), "kept": "KEPT",
         "within": "within 5 %", "confidence": 95, "absent": "–",
         "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,
@@ -121,5 +121,3 @@ def test_every_connection_is_in_the_block_of_worth() -> None:
     said = " ".join(text.split())
     assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
     assert "12 layers;" not in said  # all sizes have them
-
-
