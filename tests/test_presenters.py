@@ -86,12 +86,12 @@ def scored(task, scores, depth=8, **values):
         ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
     ],
 )
-def test_study_cannot_tell_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
+def test_study_no_power_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
     rows = scored(task, scores, outcome=outcome, score_chance=0.1)
     changes = (
         {"a": {**IMAGES, "variants": ["resnet", "hc"], "streams": 4}} if task == "fashion" else {}
     )
-    assert present(*rows, **changes).cannot_tell == said
+    assert present(*rows, **changes).no_power == said
 
 
 def test_best_variant_follows_score_direction():

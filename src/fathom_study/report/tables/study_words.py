@@ -230,7 +230,7 @@ class StudyPresenter:
         return [row for row in self.rows.values() if row["diverged"] or row["at_chance"]]
 
     @property
-    def cannot_tell(self) -> str:
+    def no_power(self) -> str:
         """Why variants cannot be ranked: 'at chance' (none learned), 'at the ceiling', or ''."""
         rows = list(self.rows.values())
         if len({row["variant"] for row in rows}) < 2:

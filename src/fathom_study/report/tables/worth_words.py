@@ -31,6 +31,7 @@ class WorthPresenter(NamedTuple):
     """Worth of designs on one task."""
 
     study: str
+    task: str
     title: str
     advice: str
     """Up to five sentences."""
@@ -62,7 +63,7 @@ def present_worth(
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
     said = advice(rows, above, labels)
-    return WorthPresenter(above.study, above.title, said, rows, overheads)
+    return WorthPresenter(above.study, above.task, above.title, said, rows, overheads)
 
 
 def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:
