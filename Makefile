@@ -137,16 +137,14 @@ verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify
 
 # Bundles are checked as they are imported. One that is refused is named, also in the report, and stops
-# nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
-# where a data set cannot be had the next start goes on without it. All else is made anew: what is no
-# longer made would stay, and be recorded.
+# nothing but the last step, which records the hashes of what was made. Runs that today's code has not
+# repeated are replayed, and then all else is made anew: what is no longer made would stay, and be recorded.
 # REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py. ALSO are targets
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
-REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
+REPLAY = $(BIN)/fathom replay --config config.yaml --config $(REFERENCE) --jobs 2
 
 # Until the hashes are recorded, the former result is in ASIDE: if `make reference` was killed or failed,
-# the next start puts it back. RENDERING holds the process id of a make that is still at it. config.json is
-# copied: replays that are older than it would be done again.
+# the next start puts it back. RENDERING holds the process id of a make that is still at it.
 ASIDE := results/.reference
 RENDERING := $(ASIDE).pid
 IS_RENDERED := kill -0 $$(cat $(RENDERING) 2>/dev/null || echo none) 2>/dev/null
@@ -158,12 +156,10 @@ reference: $(STAMP) ## render results/reference from its bundles alone
 	@! $(IS_RENDERED) || { echo "another make renders results/reference"; exit 1; }
 	@$(PUT_BACK)
 	@mkdir -p $(ASIDE); echo $$PPID > $(RENDERING)
-	@[ ! -e results/reference/config.json ] || { \
-	  cp -p results/reference/config.json $(ASIDE).config && mv $(ASIDE).config $(ASIDE)/config.json; }
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
-	@cd results/reference && for part in figures studies tables SHA256SUMS *.md; do \
+	@cd results/reference && for part in config.json figures studies tables SHA256SUMS *.md; do \
 	  [ ! -e $$part ] || mv $$part ../.reference/ || exit 1; done
 	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
 	$(BIN)/python benchmarks/record.py results/reference
@@ -200,7 +196,7 @@ golden: $(STAMP) ## renew tests/spec_hashes.csv after a change of specs that is 
 
 # Not what was carried here: imported runs, and the reference in results/reference.
 RESULTS := results results/smoke results/paper
-MADE := runs cuts tables figures logs benchmarks studies replay *.md index.html fathom.pdf config.json
+MADE := runs cuts tables figures logs benchmarks studies replays *.md index.html fathom.pdf config.json
 clean: ## delete results (not the imported ones) and what Snakemake remembers
 	rm -rf $(foreach folder,$(RESULTS),$(addprefix $(folder)/,$(MADE))) \
 	  results/compare results/judge report.html report.zip .snakemake

@@ -11,7 +11,7 @@ from fathom_study.analysis.claims import Published
 from fathom_study.analysis.claims.evidence import Judgement
 from fathom_study.analysis.run_tables import summary_table
 from fathom_study.analysis.tables import save_tables
-from fathom_study.report.page import write_page
+from fathom_study.report.pages.page import write_page
 from run_helpers import config_with
 from tables_helpers import CHANCE, curve, frame, run, save_by_study
 

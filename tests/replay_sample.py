@@ -5,23 +5,20 @@
 The sample has a run of each scheme on each task, and a run of each other combination of a task's
 settings. If an edit of the code changes a run, it also changes the sampled run of the same scheme
 or of the same settings. Sizes, seeds and learning rates are inputs of the same code, so the sample
-has the smallest network with enough layers. CI calls this instead of the workflow's replay, which
-repeats three steps of one run per group and step 0 of its other seeds, and takes ten times as long.
-The verdicts are for whole groups, because the tables report the replays of `make reference`; they
-stay in the folder in which CI renders.
+has the smallest network with enough layers. CI calls this instead of `fathom replay`, which repeats
+three steps of one run per group and step 0 of its other seeds, and takes ten times as long. The
+replays are for whole groups, because the tables report those of `make reference`; they stay in the
+folder in which CI renders.
 """
 
-import json
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 from fathom_study.config import Config, Spec, load_config
-from fathom_study.runs.replay import replay_groups
+from fathom_study.runs.replay import replay_group
 from fathom_study.runs.run import Run, group_runs
 from fathom_study.runs.validate import imported_runs
-from fathom_study.runs.verdict import GroupReplay, replay_file
-from fathom_study.system.files import write_text
+from fathom_study.runs.verdict import GroupReplay, write_replays
 
 SIZES = {"length", "width", "heads", "hidden", "vocab", "nodes", "held_out", "validation_windows"}
 NAMES = {"study": True, "depth": True, "variant": True, "seed": True, "steps": True}
@@ -64,11 +61,8 @@ def sample_of(config: Config, runs: list[Run]) -> dict[tuple[str, ...], Run]:
 
 
 def main(backend: str, *files: str) -> None:
-    """Write the resolved config, then a backend's verdicts: their list must be newer."""
+    """Write the replays of a backend's runs, each that of the sampled run like it."""
     config = load_config(list(map(Path, files)), {"train": False})
-    kept = Path(config.report_folder) / "config.json"
-    if not kept.exists():  # else the previous backend wrote it
-        kept.write_text(json.dumps(config.resolved(), indent=2) + "\n", encoding="utf-8")
     studies = [name for name, study in config.studies.items() if backend in study.backends]
     every = imported_runs(config, studies)
     runs = [run for run in every if run.replay and run.cell.backend == backend]
@@ -77,21 +71,15 @@ def main(backend: str, *files: str) -> None:
     sample = sample_of(config, runs)
     outcomes = {}
     for folder, run in {run.folder: run for run in sample.values()}.items():
-        (outcomes[folder],) = replay_groups(config, [run], config.compute)
+        outcomes[folder] = replay_group(config, config.compute, [run])
         if outcomes[folder].outcome != "agrees":
             print(f"{folder}: {outcomes[folder].explanation}")
     print(f"{backend}: {len(outcomes)} of {len(runs)} runs replayed")
-    replays = defaultdict(list)
     for group in group_runs(runs):
         keys = keys_of(config.spec(group[0].cell), group[0])
         found = [outcomes[sample[key].folder] for key in keys]
         shared = next((replay for replay in found if replay.outcome != "agrees"), found[0])
-        replays[group[0].cell.study].append(GroupReplay(group, shared.replays * len(group)))
-    for study, of_study in replays.items():
-        for group in of_study:
-            group.write()
-        file = replay_file(config, study, backend)
-        write_text(file, "".join(f"{group}\n" for group in of_study))
+        write_replays(config, GroupReplay(group, shared.replays * len(group)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from fathom_study.analysis import run_tables
 from fathom_study.analysis.claims import write_claims
 from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import comparison_table, summary_table
-from fathom_study.report.render import write_reports
+from fathom_study.report.pages.render import write_reports
 from fathom_study.system.files import write_json
 from run_helpers import CPU_PLATFORM, config_with
 from tables_helpers import CHANCE, curve, frame, run, save_by_study

@@ -8,11 +8,11 @@ import pytest
 
 from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.run_tables import summary_table
-from fathom_study.report.presenters import StudyPresenter
-from fathom_study.report.records import records
-from fathom_study.report.render import environment_of
-from fathom_study.report.scale import present_scale
-from fathom_study.report.verdicts import VerdictsPresenter
+from fathom_study.report.pages.render import environment_of
+from fathom_study.report.tables.claim_words import VerdictsPresenter
+from fathom_study.report.tables.records import records
+from fathom_study.report.tables.size_words import present_scale
+from fathom_study.report.tables.study_words import StudyPresenter
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from fathom_study import cli
-from fathom_study.report.compare import comparison
+from fathom_study.report.drawing.compare import comparison
 from fathom_study.runs import train_all
 from run_helpers import metric_rows, write_run
 

@@ -5,13 +5,13 @@ import math
 import pandas as pd
 import pytest
 
-from fathom_study.report.comparisons import (
+from fathom_study.report.tables.effect_words import (
     describe_effect,
     effect_with_interval,
     format_spread,
     size_of,
 )
-from fathom_study.report.terminal import print_undecided
+from fathom_study.report.tables.terminal import print_undecided
 from run_helpers import config_with
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from fathom_study.analysis import worth
 from fathom_study.analysis.platforms import Platform, labels_of
-from fathom_study.report import draw
-from fathom_study.report.figure_manifest import read_figure_manifest
+from fathom_study.report.drawing import draw
+from fathom_study.report.drawing.figure_manifest import read_figure_manifest
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import curve, frame, run, save_by_study
 

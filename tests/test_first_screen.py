@@ -7,9 +7,9 @@ import pytest
 
 from fathom_study.analysis.claims import load_published
 from fathom_study.config import load_config
-from fathom_study.report.page.markdown import read_sections
-from fathom_study.report.paper import paper_of, write_source
-from fathom_study.report.render import environment_of_reports
+from fathom_study.report.pages.paper import paper_of, write_source
+from fathom_study.report.pages.render import environment_of_reports
+from fathom_study.report.pages.sections import read_sections
 from reference_helpers import PROJECT, REFERENCE
 
 KEPT = PROJECT / REFERENCE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathom_study.report.formatting import number, percent, plus_minus, with_interval
+from fathom_study.report.tables.formatting import number, percent, plus_minus, with_interval
 
 NAN, INF = math.nan, math.inf
 

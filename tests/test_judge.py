@@ -86,7 +86,7 @@ def trained(tmp_path_factory):
 def home(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fathom_study.report.judge.TURNS", 1)  # no test reads the cost
+    monkeypatch.setattr("fathom_study.report.judge.judgement.TURNS", 1)  # no test reads the cost
     return tmp_path
 
 

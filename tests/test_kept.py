@@ -3,7 +3,7 @@
 import pytest
 
 from fathom.system.errors import UserError
-from fathom_study.report.kept import SUMS, differences, record
+from fathom_study.report.integrity.kept import SUMS, differences, record
 from fathom_study.runs.bundle import create_bundle, refused_bundles
 from run_helpers import config_with, write_cell
 

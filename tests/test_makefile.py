@@ -122,7 +122,7 @@ CARRIED = [
     *(f"results/reference/{name}" for name in ("bundles/gpu.tar.xz", "tables/a", "RESULTS.md")),
     "config.yaml", "data/fashion-mnist/SHA256SUMS",
 ]  # fmt: skip
-FOLDERS = ("runs", "cuts", "tables", "figures", "logs", "benchmarks", "studies", "replay")
+FOLDERS = ("runs", "cuts", "tables", "figures", "logs", "benchmarks", "studies", "replays")
 FILES = ("RESULTS.md", "config.json", "index.html", "fathom.pdf")
 MADE = [
     *(f"{folder}/{name}/a" for folder in RESULTS for name in FOLDERS),

@@ -9,7 +9,7 @@ from fathom.connections.about import ABOUT
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom_study import cli
 from fathom_study.config import ConfigError, parse_yaml
-from fathom_study.report.schemes import (
+from fathom_study.report.tables.scheme_words import (
     STREAMS,
     about_schemes,
     as_yaml,

@@ -16,11 +16,13 @@ from fathom.system.errors import UserError
 from fathom_study.analysis import effective_depth, effects, worth
 from fathom_study.analysis.claims.evidence import Judgement
 from fathom_study.cli import main
+from fathom_study.config import read_yaml
 from fathom_study.report.figures.palette import COLOURS
-from fathom_study.report.page import explorer, write_page
-from fathom_study.report.page.evidence import BESIDE, WORDS
-from fathom_study.report.render import write_reports
-from fathom_study.report.verify import verify
+from fathom_study.report.integrity.verify import verify
+from fathom_study.report.pages import explorer
+from fathom_study.report.pages.lines import BESIDE
+from fathom_study.report.pages.page import write_page
+from fathom_study.report.pages.render import write_reports
 from fathom_study.system.files import write_json
 from page_helpers import PUBLISHED, TEMPLATES, Page, make_page, trained, write_claims, write_results
 from report_helpers import analyze_runs
@@ -161,12 +163,13 @@ def test_a_row_has_words_units_and_intervals(results):
 
 
 def test_every_linked_column_has_words():
+    words = read_yaml(TEMPLATES / "columns.yaml")
     claims = [field.name for field in dataclasses.fields(Judgement)]
     for columns in (effects.COLUMNS, effective_depth.COLUMNS, worth.COLUMNS, claims):
-        assert {name for name in columns if "_" in name} <= WORDS.keys() | set().union(
+        assert {name for name in columns if "_" in name} <= words.keys() | set().union(
             *BESIDE.values()
         )
-    assert not [words for words in WORDS.values() if "_" in words]
+    assert not [text for text in words.values() if "_" in text]
 
 
 def test_links_to_the_reference_lead_to_its_page_if_it_has_one(results, tmp_path):
@@ -294,7 +297,7 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     assert problems() == []
     file.write_text(file.read_text().replace("Words", "Other words"))
     assert problems() == [f"{file}: differs from what its inputs give"]
-    monkeypatch.delitem(sys.modules, "fathom_study.report.page.markdown")
+    monkeypatch.delitem(sys.modules, "fathom_study.report.pages.sections")
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     brings = "run: pip install -e '.[workflow]'"
     assert problems() == [f"{file}: not checked, since markdown_it is not installed here; {brings}"]

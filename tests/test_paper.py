@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fathom.settings import ConfigError
 from fathom.system.text import printable
-from fathom_study.report.paper import as_literal, as_typst, write_paper, write_source
-from fathom_study.report.render import write_reports
+from fathom_study.report.pages.paper import as_literal, as_typst, write_paper, write_source
+from fathom_study.report.pages.render import write_reports
 from report_helpers import DEPTHS, IMAGES, TEXT, by_recipe, rows_of, study_config, write_tables
 from run_helpers import config_with
 from tables_helpers import run

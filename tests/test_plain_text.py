@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from fathom.system.errors import fail
 from fathom.system.text import printable
-from fathom_study.report.render import as_prose, escape_markdown, escape_words
+from fathom_study.report.pages.render import as_prose, escape_markdown, escape_words
 
 # A separate parser, with tables and links like GitHub's.
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])

@@ -9,15 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from fathom.system.text import format_duration
 from fathom_study import datasets
 from fathom_study.analysis.platforms import Platform
 from fathom_study.config import Cell, ConfigError, check_config
 from fathom_study.config.entries import RESERVED_NAMES
 from fathom_study.config.snakemake_start import Start, check_start, is_resolved, write_resolved
-from fathom_study.report.plan import DATA_READY, STARTED, Plan, figure_files
-from fathom_study.report.reports import check_folder, kept_tables, why_left_out
+from fathom_study.report.drawing.figure_manifest import figure_files, figures_at, places_of
+from fathom_study.report.pages.reports import check_folder, kept_tables, why_left_out
+from fathom_study.runs.estimate import startup_seconds
+from fathom_study.runs.plan import DATA_READY, STARTED, Plan
+from fathom_study.runs.run import Run
 from fathom_study.runs.validate import why_again
-from run_helpers import CPU_PLATFORM, STUDY, config_with, write_cell
+from run_helpers import CPU_PLATFORM, STUDY, config_with, read_manifest, write_cell, write_manifest
 
 BOTH = ("torch", "mlx")
 WILDCARDS = {"study": "a", "depth": "4", "variant": "mhc", "backend": "torch", "seed": "1"}
@@ -43,9 +47,7 @@ def test_no_study_has_the_name_of_a_rule(pytestconfig):
     rules += (pytestconfig.rootpath / "workflow").rglob("*.smk")
     text = "".join(file.read_text(encoding="utf-8") for file in rules)
     names = set(re.findall(r"^(?:rule|checkpoint) ([a-z]+):", text, re.MULTILINE))
-    assert (
-        {"all", "everything", "fetch", "replay"} <= names <= RESERVED_NAMES
-    )  # a study has no underscore
+    assert {"all", "everything", "fetch"} <= names <= RESERVED_NAMES  # a study has no underscore
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_finished_run_is_trained_again_only_if_it_is_not_current(tmp_path):
         imported.spec(CELL)
 
 
-def test_trainings_wait_for_their_data_sets_and_replays_for_available_ones(tmp_path, monkeypatch):
+def test_trainings_wait_for_their_data_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = check_config({"studies": {"a": STUDY, "b": TEXT}, "compute": {"data": "d"}})
     cell = Cell("b", 4, "mhc", "torch", 0)
@@ -110,35 +112,28 @@ def test_trainings_wait_for_their_data_sets_and_replays_for_available_ones(tmp_p
     folder = datasets.folder_of("shakespeare", "d")
     folder.mkdir(parents=True)
     (folder / datasets.UNAVAILABLE).write_text("nothing answered\n")
-    run = SimpleNamespace(cell=cell)
-    assert plan.data_of_replays([run, *plan.imported]) == []
     assert plan.data_files([cell]) == [text]  # a request for the cell tries again
     (folder / datasets.SUMS).write_text("")
     plan.mark_start()
     assert Path(text).exists()
     assert Path(STARTED).read_text() != before
-    assert plan.data_of_replays([run]) == [text]
     (folder / datasets.SUMS).unlink()
     plan.mark_start()
     assert not Path(text).exists()
 
 
-def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_path):
+def test_imported_runs_count_and_change_the_key_of_tables(tmp_path):
     config = config_with(tmp_path, studies=("a", "b"))
     cells = [CELL, Cell("a", 4, "hc", "torch", 0), Cell("b", 4, "hc", "mlx", 0)]
     folders = [write_cell(config, cell, [3.0, 2.0, 1.0], CPU_PLATFORM) for cell in cells]
     plan = Plan(config.model_copy(update={"train": False}), ())
-    assert plan.replay_files == {
-        ("a", "torch"): f"{tmp_path}/replay/a/torch.txt",
-        ("b", "mlx"): f"{tmp_path}/replay/b/mlx.txt",
-    }
-    assert {run.folder for run in plan.replays("a", "torch")} == set(folders[:2])
-    assert list(plan.figures) == ["a", "b"]
+    assert plan.studies == ["a", "b"]
     assert plan.cells == []
     write_cell(config, CELL, [3.0, 2.5, 1.0], CPU_PLATFORM)
     again = Plan(plan.config, ())
-    where = {(str(platform), cell) for platform, cell in plan.replayed()}
-    assert where == {(f"{cell.backend}-{CPU_PLATFORM}", cell) for cell in cells}
+    assert {(run.platform, run.cell) for run in plan.imported} == {
+        (CPU_PLATFORM, cell) for cell in cells
+    }
     (folders[1] / "metrics.jsonl").write_text("")
     damaged = Plan(plan.config, ())
     # A table also names a run of another spec, though nothing replays it.
@@ -147,20 +142,45 @@ def test_imported_runs_have_a_list_of_replays_for_each_study_and_backend(tmp_pat
     assert len({p.imported_key for p in plans}) == 4
 
 
+def imported(*cells):
+    return [SimpleNamespace(cell=cell, platform=CPU_PLATFORM) for cell in cells]
+
+
 def test_figures_of_a_platform_are_named_once_with_their_manifest():
-    plan, there = Plan(config_with(), BOTH), Platform("torch", CPU_PLATFORM)
-    plan.figures["a"] = [SimpleNamespace(name="seen")]
-    files = plan.figures_at([(there, CELL), (there, CELL)])
-    assert files == figure_files(f"results/figures/a/{there}", plan.figures["a"])
+    there, figures = Platform("torch", CPU_PLATFORM), {"a": [SimpleNamespace(name="seen")]}
+    places = places_of(config_with(), [], imported(CELL, CELL))
+    files = figures_at("figures", figures, places)
+    assert files == figure_files(f"figures/a/{there}", figures["a"])
     assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}
 
 
 def test_a_platform_of_ladder_trainings_alone_has_no_figures():
-    plan = Plan(config_with(a={"ladder": {"baseline": [2]}}), BOTH)
-    platform = Platform("torch", CPU_PLATFORM)
-    rung = next(cell for cell in plan.cells if cell.variant == "baseline_x200")
-    assert plan.figures_at([(platform, rung)]) == []
-    assert plan.figures_at([(platform, rung), (platform, CELL)]) != []
+    config = config_with(a={"ladder": {"baseline": [2]}})
+    rung = next(cell for cell in config.cells() if cell.variant == "baseline_x200")
+    assert places_of(config, [rung], imported(rung)) == []
+    assert places_of(config, [], imported(rung, CELL)) == [("a", Platform("torch", CPU_PLATFORM))]
+    assert places_of(config, [rung, CELL]) == [("a", Platform("torch"))]
+
+
+def test_a_forecast_has_the_time_and_why_runs_are_trained_again(tmp_path):
+    config = config_with(tmp_path)
+    timed, *left = config.cells()
+    folder = write_cell(config, timed, [3.0, 2.0, 1.0])
+    manifest = read_manifest(folder)
+    write_manifest(folder, {**manifest, "seconds": 60.0})
+    plan = Plan(config, BOTH)
+    alike = Run(timed, folder, "", "stale", "spec differs: steps 3 → 4", None)
+    lines = [*plan.forecast([alike, alike], [plan.run(timed)], at_once=2)]
+    seconds = 60 + startup_seconds(config.compute)
+    time = format_duration(seconds)
+    assert lines == [
+        f"2 cells to train take about {time} with 2 at once, an estimate from 1 finished cell",
+        "2 runs are not current and will be retrained: spec differs: steps 3 → 4 (2)",
+    ]
+    missing = [plan.run(cell) for cell in left]
+    (line,) = plan.forecast(missing, [], at_once=1)
+    assert line.startswith(f"{len(left)} cells to train take about ")
+    assert line.endswith(", a guess from the size of the networks: nothing was timed here yet")
 
 
 def started(**changes):
@@ -171,7 +191,6 @@ def started(**changes):
         "overwrite_configfiles": [], "configfiles": ["config.yaml"],
         "deployment_settings": SimpleNamespace(deployment_method=set()),
         "resource_settings": SimpleNamespace(default_resources=None),
-        "output_settings": SimpleNamespace(printshellcmds=False, verbose=False),
         "remote_exec": False, "local_exec": True, "is_main_process": True,
     }  # fmt: skip
     return Start.of(SimpleNamespace(**said | changes))
@@ -224,8 +243,6 @@ def test_a_cluster_and_conda_may_have_other_frameworks():
     starts = (started(), started(resource_settings=cluster), started(deployment_settings=conda))
     assert [start.any_backend for start in starts] == [False, True, True]
     assert [start.runs_jobs for start in starts] == [True, True, False]
-    said = SimpleNamespace(printshellcmds=True, verbose=False)
-    assert (started().is_brief, started(output_settings=said).is_brief) == (True, False)
 
 
 def test_a_document_without_its_package_is_left_out(monkeypatch):

@@ -2,10 +2,8 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -181,31 +179,8 @@ def test_preloaded_processes_end_with_their_parent(keeper, spec, tmp_path, end):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("says", [[], [preload.ACCEPTED]])
-def test_process_that_never_answers_is_given_up(tmp_path, monkeypatch, says):
-    """It does not accept the job, or accepts it and never finishes loading."""
-    monkeypatch.setenv(preload.FOLDER, str(tmp_path))
-    monkeypatch.setattr(preload, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(preload, "LOADING_SECONDS", 0.1)
-    kept = []
-
-    def accept():
-        kept.append(listener.accept()[0])
-        for word in says:
-            kept[0].send(word)
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(tmp_path / "torch"))
-        listener.listen()
-        thread = threading.Thread(target=accept)
-        thread.start()
-        assert preload.delegate(["job", '{"backend": "torch"}']) is None
-        thread.join()
-        kept[0].close()
-
-
 def test_internal_error_prints_a_traceback(monkeypatch, capsys):
     """A job whose process ends without an answer would be reported as killed."""
-    monkeypatch.setattr("fathom_study.cli.main", lambda: 1 / 0)
-    assert preload.run() == 1
+    monkeypatch.setattr("fathom_study.cli.main", lambda arguments: 1 / 0)
+    assert preload.status_of(["job"]) == 1
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from fathom_study.analysis.claims.evidence import Judgement
 from fathom_study.analysis.run_tables import comparison_table, summary_table
-from fathom_study.report.presenters import StudyPresenter
-from fathom_study.report.render import environment_of
-from fathom_study.report.verdicts import estimate, needed
+from fathom_study.report.pages.render import environment_of
+from fathom_study.report.tables.claim_words import estimate, needed
+from fathom_study.report.tables.study_words import StudyPresenter
 from report_helpers import IMAGES, TEXT
 from run_helpers import GPU_PLATFORM, config_with
 from tables_helpers import frame, run
@@ -86,12 +86,12 @@ def scored(task, scores, depth=8, **values):
         ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
     ],
 )
-def test_study_cannot_tell_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
+def test_study_no_power_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
     rows = scored(task, scores, outcome=outcome, score_chance=0.1)
     changes = (
         {"a": {**IMAGES, "variants": ["resnet", "hc"], "streams": 4}} if task == "fashion" else {}
     )
-    assert present(*rows, **changes).cannot_tell == said
+    assert present(*rows, **changes).no_power == said
 
 
 def test_best_variant_follows_score_direction():

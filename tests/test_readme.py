@@ -8,10 +8,10 @@ import pytest
 from command_helpers import shell
 from contributing_helpers import PROJECT, copy_of_project, sections
 from fathom_study.analysis.platforms import Platform
-from fathom_study.analysis.scale import SIZE_COLUMNS
 from fathom_study.config import installed_backends
-from fathom_study.report.readme import at_sizes, worth_figure, worth_section, worth_table
-from fathom_study.report.worth import WorthPresenter
+from fathom_study.report.pages.render import environment_of
+from fathom_study.report.tables.size_words import ScalePresenter
+from fathom_study.report.tables.worth_words import WorthPresenter
 from markdown_helpers import inline
 
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -84,40 +84,59 @@ ROWS = [
 ]
 
 
-def shown(rows):
-    return WorthPresenter("released", "What is it worth?", "", rows, {})
+SIZES = [
+    {"study": "released", "parameters": 614784, "channels": channels, "layers": 12, "steps": steps}
+    for channels, steps in ((32.0, 1000), (64.0, 1000), (64.0, 4000))
+]
+
+
+def block(name, rows):
+    """A block of README for these rows of worth.csv."""
+    environment = environment_of(PROJECT / "report/templates", LABELS)
+    nothing = {"rows": [], "summary": []}
+    environment.globals |= {
+        "worth": WorthPresenter("released", "text", "What is it worth?", "It is little.", rows, {}),
+        "scale": ScalePresenter(SIZES, []), "kept": "KEPT",
+        "within": "within 5 %", "confidence": 95, "absent": "–",
+        "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,
+    }  # fmt: skip
+    return getattr(environment.get_template("readme.j2").module, f"{name}_block")()
 
 
 def test_the_table_of_worth_in_percent() -> None:
-    lines = worth_table(ROWS[:2], LABELS).splitlines()
+    text = block("worth", ROWS)
+    table = [line for line in text.splitlines() if line.startswith("|")]
     # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
-    assert lines[2:] == [
+    assert table[2:] == [
         "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more | 5 |",
         "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | – | 5 |",
     ]
     # A column without values is left out.
-    assert [line.count("|") for line in worth_table(ROWS[1:2], LABELS).splitlines()] == [4] * 3
+    table = [line for line in block("worth", ROWS[1:2]).splitlines() if line.startswith("|")]
+    assert [line.count("|") for line in table] == [4] * 3
 
 
-def test_worth_section_has_every_connection() -> None:
-    text = worth_section(shown(ROWS), "text", LABELS)
+def test_every_connection_is_in_the_block_of_worth() -> None:
+    text = block("worth", ROWS)
     assert text.startswith("## What is it worth?\n")
-    assert "| mHC |" in text and "| HC, seeds chosen after looking |" in text
     assert "questions: 1 comparison of 5 seeds" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "questions: mHC; and 1 comp" in worth_section(shown(more), "text", LABELS)
-    assert "results/reference/studies/released.md" in text
+    assert "questions: mHC; and 1 comparison of 5" in block("worth", more)
+    assert "(KEPT/studies/released.md)" in text
     equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
-    assert "of the steps: AltUp.\n" in worth_section(shown(equal), "text", LABELS)
-    assert "best rate" not in worth_section(shown(ROWS[:2]), "text", LABELS)
+    assert "Equivalent within 5 %: AltUp.\n" in block("worth", equal)
+    assert "best rate" not in block("worth", ROWS[:2])
     best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
-    assert "*best rate*" in worth_section(shown(best), "text", LABELS)
+    assert "*best rate*" in block("worth", best)
+    said = " ".join(text.split())
+    assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
+    assert "12 layers;" not in said  # all sizes have them
 
 
-def test_worth_figure_is_of_the_first_platform() -> None:
-    sizes = pd.DataFrame([{"study": "released", "parameters": 614784, "steps": 1000}])
-    text = worth_figure(shown(ROWS), "text", LABELS, sizes)
-    assert "](results/reference/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
+def test_the_finding_is_of_the_first_platform() -> None:
+    text = block("finding", ROWS)
+    assert text.startswith("**What is it worth?** It is little.\n")
+    assert "](KEPT/figures/released/torch-cpu-amd-epyc-linux/worth.png)" in text
     assert "*Text, 12 layers, 0.6 million parameters, 1000 steps, 5 seeds." in text
     assert "on cpu with 64\nchannels, if it was timed." in text
 
@@ -150,12 +169,3 @@ def test_the_commands_of_a_section_work(name, tmp_path, monkeypatch) -> None:
             (tmp_path / first.removeprefix("# ")).write_text(rest)
     assert not (tmp_path / "results/runs").exists()  # the folder of config.yaml
     assert len(list((tmp_path / "results").rglob("manifest.json"))) == count
-
-
-def test_other_sizes_are_listed() -> None:
-    columns = ["channels", "layers", "steps"]
-    others = dict.fromkeys({*SIZE_COLUMNS} - {*columns}, 1)
-    rows = [(32, 12, 1000), (64, 12, 1000), (64, 12, 4000)]
-    said = " ".join(at_sizes(pd.DataFrame(rows, columns=columns).assign(**others)).split())
-    assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
-    assert "12 layers" not in said  # all have them

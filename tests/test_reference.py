@@ -9,8 +9,8 @@ from PIL import Image
 
 from fathom_study.analysis.platforms import device_of
 from fathom_study.config import load_config
-from fathom_study.report.kept import SUMS
-from fathom_study.report.kept import differences as differences_of_kept
+from fathom_study.report.integrity.kept import SUMS
+from fathom_study.report.integrity.kept import differences as differences_of_kept
 from fathom_study.runs.folder import MANIFEST
 from fathom_study.spec import Cell
 from reference_helpers import (

@@ -12,7 +12,8 @@ from fathom_study.analysis.tables import read_table
 from fathom_study.config import BACKENDS, Compute, check_config
 from fathom_study.runs import folder, thinning
 from fathom_study.runs.bundle import unpack, write_bundle
-from fathom_study.runs.replay import COMPARED, compare_rows, difference, group_runs
+from fathom_study.runs.replay import COMPARED, compare_rows, difference
+from fathom_study.runs.run import group_runs
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import find_runs, imported_runs
 from fathom_study.runs.verdict import STEPS, replay_file
@@ -32,7 +33,7 @@ class Carried:
     """Trained runs in the folder of imported runs, and the commands on them."""
 
     def __init__(self, home, backend, fathom, trained, age=True, **changes):
-        self.folder, self.command = home, fathom
+        self.folder, self.backend, self.command = home, backend, fathom
         self.config = check_config(data_of(home / "results", backend, **changes))
         self.write_config(self.config)
         for cell in self.config.cells():
@@ -91,17 +92,18 @@ class Carried:
     def replay(self):
         """Lines that `fathom replay` prints; it must succeed."""
         status, said, errors = self.fathom("replay")
-        assert (status, errors) == (0, [])
+        assert status == 0, errors
         return said.splitlines()
 
-    def verdict(self, run=0, **changes):
-        """Content of a run's `verdict.json`, after these changes of its replay."""
-        file = self.runs[run] / "verdict.json"
-        verdict = json.loads(file.read_text())
+    def record(self, run=0, **changes):
+        """The replay of a run that its file has, after these changes."""
+        file = replay_file(self.config, "a", self.backend)
+        content = json.loads(file.read_text())
+        record = content["replays"][read_manifest(self.runs[run])["sha256"]]
         if changes:
-            verdict["replay"] |= changes
-            file.write_text(json.dumps(verdict))
-        return verdict
+            record |= changes
+            file.write_text(json.dumps(content))
+        return record
 
     @property
     def statuses(self):
@@ -153,8 +155,8 @@ def test_repeated_runs_count_and_name_the_code_that_made_them(carry, backend):
     assert f": a/4L/mhc/{backend}, made by {maker}: " in line
     repeats = "today's code repeats 3 steps of seed 0, step 0 of all"
     assert line.endswith(f"{repeats}: to the last digit")
-    file = replay_file(carried.config, "a", backend)
-    assert (total, file.read_text()) == (f"{file}: 1 agrees", f"{line}\n")
+    assert total == "1 agrees"
+    assert carried.replay() == ["no group to replay"]
     assert carried.statuses == [("imported", "agrees")] * 2
 
     (row,) = carried.table("summary").to_dict("records")
@@ -201,7 +203,7 @@ def test_runs_of_todays_code_count_and_are_repeated_if_the_device_is_here(carry)
     assert carried.statuses == [("imported", "agrees")] * 2
     assert all("today's code repeats 3 steps" in text for text in carried.table("cells")["reason"])
     carried.shift(step=0, by=0.5, run=1)
-    assert carried.statuses == [("imported", "waits")] * 2  # the verdict is of another run
+    assert carried.statuses == [("imported", "waits")] * 2  # the replay is of another run
     carried.replay()
     assert carried.statuses == [("stale", "differs")] * 2
     assert carried.table("summary").empty
@@ -225,7 +227,7 @@ def test_three_steps_of_one_run_and_step_0_of_the_others_are_repeated(carry):
         [(4, 0), (4, 1)], [(4, 2)], [(5, 0), (5, 1), (5, 2)],
     ]  # fmt: skip
     carried.replay()
-    replays = [carried.verdict(run)["replay"] for run in range(6)]
+    replays = [carried.record(run) for run in range(6)]
     assert [replay["steps"] for replay in replays] == [3, 1, 3, 3, 1, 1]
     assert {(r["outcome"], r["differences"]["loss"]) for r in replays} == {("agrees", 0.0)}
     assert carried.statuses == [("imported", "agrees")] * 6
@@ -250,7 +252,7 @@ def test_changed_number_is_named_and_excludes_the_group(carry, name):
     carried.shift(step=2, by=1e-3, name=name)
     (line, total) = carried.replay()
     assert f"today's code does not repeat it: seed 0, {name} of step 2 was " in line
-    assert total.endswith(": 1 differs")
+    assert total == "1 differs"
     assert carried.statuses == [("stale", "differs")] * 2
     assert carried.table("summary").empty
     cells = carried.table("cells")
@@ -322,7 +324,7 @@ def test_a_whole_run_is_repeated_to_its_last_step(carry):
     status, said, _ = carried.fathom("replay", "--whole", run)
     assert (status, said) == (0, f"{run}: today's code repeats all 5 steps: to the last digit\n")
     carried.shift(step=4, by=1e-6)
-    assert carried.replay()[-1].endswith(": 1 agrees")
+    assert carried.replay()[-1] == "1 agrees"
     status, _, errors = carried.fathom("replay", "--whole", run)
     why = f"fathom: {run}: today's code does not repeat it: loss of step 4 was "
     assert (status, errors[-1].startswith(why)) == (1, True)
@@ -349,7 +351,7 @@ def test_a_thinned_run_is_repeated_to_its_last_step(carry, tmp_path, monkeypatch
     assert (status, said) == (0, f"{thin}: today's code repeats all 5 steps: to the last digit\n")
 
 
-# --- verdicts ------------------------------------------------------------------------------------
+# --- records -------------------------------------------------------------------------------------
 
 
 def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monkeypatch):
@@ -361,21 +363,21 @@ def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monk
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2
     for run, change in ((0, {"code": "another"}), (0, {"steps": 2}), (1, {"steps": 0})):
-        carried.verdict(run, **change)
+        carried.record(run, **change)
         assert carried.statuses == [("stale", "waits")] * 2
         carried.replay()
         assert carried.statuses == [("imported", "agrees")] * 2
-    (carried.runs[1] / "verdict.json").write_text('{"format": 1, "replay": {')  # as if cut off
+    replay_file(carried.config, "a", "torch").write_text('{"format": 1, "replays": {')  # cut off
     assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
-    carried.verdict(1, outcome="unavailable", why="torch has no device")
+    carried.record(1, outcome="unavailable", why="torch has no device")
     assert carried.statuses == [("imported", "unavailable")] * 2
     assert all(
         reason.startswith("made by ") and reason.endswith("; not repeated here")
         for reason in carried.table("cells")["reason"]
     )
     carried.replay()
-    # The others' verdicts rest on another run, then on one that is gone.
+    # The replays of others rest on another run, then on one that is gone.
     carried.edit(carried.runs[0], lambda manifest: manifest.update(seconds=1.0))
     assert carried.statuses == [("stale", "waits")] * 2
     carried.replay()
@@ -383,14 +385,14 @@ def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monk
     assert carried.statuses == [("missing", ""), ("stale", "waits")]
 
 
-def test_a_subset_of_the_seeds_has_its_own_first_run_and_undoes_no_verdict(carry):
+def test_a_subset_of_the_seeds_has_its_own_first_run_and_undoes_no_replay(carry):
     carried = carry(seeds=[0, 1])
     whole = carried.config
     subset = check_config({**data_of(whole.results, "torch", seeds=[0, 1]), "seeds": [1]})
     carried.replay()
     assert [run.replay for run in imported_runs(subset)] == ["waits"]
     status, _, errors = carried.fathom("replay", "--set", "seeds=[1]")
-    assert (status, errors) == (0, [])
+    assert status == 0, errors
     carried.replay()
     for config in (whole, subset):
         assert {run.replay for run in imported_runs(config)} == {"agrees"}
@@ -402,7 +404,6 @@ def test_replay_of_invalid_content_differs(carry):
     (line, _) = carried.replay()
     assert f"seed 0, cannot be read, metrics.jsonl: line {STEPS + 1} " in line
     assert carried.statuses == [("stale", "differs")]
-    assert carried.verdict()["content"] == "unchecked"
 
 
 # --- comparing, by hand --------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from fathom_study import cli
 from fathom_study.analysis.attribution import diverged_cells, variance_summary, variance_table
 from fathom_study.analysis.claims import load_published
 from fathom_study.config import Contrast
-from fathom_study.report.formatting import plus_minus
-from fathom_study.report.records import records
-from fathom_study.report.render import environment_of, write_reports
+from fathom_study.report.pages.render import environment_of, write_reports
+from fathom_study.report.tables.formatting import plus_minus
+from fathom_study.report.tables.records import records
 from fathom_study.runs.bundle import record_refusals
 from report_helpers import (
     DEPTHS,

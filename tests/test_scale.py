@@ -9,9 +9,9 @@ from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.claims.verdicts import published_sizes_table
 from fathom_study.analysis.scale import sizes_table
 from fathom_study.config import ConfigError
-from fathom_study.report.records import records
-from fathom_study.report.scale import notes_on_sizes, present_scale
-from fathom_study.report.worth import compare_cost
+from fathom_study.report.tables.records import records
+from fathom_study.report.tables.size_words import notes_on_sizes, present_scale
+from fathom_study.report.tables.worth_words import compare_cost
 from run_helpers import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tables_helpers import TOLD, frame, half_width, run, step_times, table_of_worth
 

@@ -1,31 +1,13 @@
-"""Text of a workflow plan, and the cells that it trains."""
+"""Cells that a workflow trains, why again, and the shell code of its jobs."""
 
 import subprocess
 
 from fathom_study import datasets
 from fathom_study.config import Compute, check_config
 from fathom_study.config.snakemake_start import shell_prefix
-from fathom_study.report.snakemake_console import plan_table
 from fathom_study.runs.status import trainable
 from fathom_study.runs.validate import summarize_reasons
 from run_helpers import STUDY, config_with
-
-
-def test_a_plan_has_a_line_for_each_kind_of_job():
-    jobs = [
-        ("resolve", "resolve", "not made yet"),
-        ("train deep", "train deep/1L", "spec differs"),
-        ("train deep", "train deep/2L", "not made yet"),
-        ("train deep", "train deep/3L", "spec differs"),
-        ("train wide", "train wide/1L", "not made yet"),
-    ]
-    assert plan_table(jobs).splitlines() == [
-        "what            jobs  why",
-        "resolve            1  not made yet",
-        "train deep         3  spec differs (2), not made yet (1)",
-        "train wide/1L      1  not made yet",
-        "in all             5",
-    ]
 
 
 def test_the_three_most_frequent_reasons_are_named():

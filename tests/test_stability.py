@@ -10,9 +10,9 @@ from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.stability import count_spikes, stability_table, trains
 from fathom_study.config import load_config
-from fathom_study.report.draw import draw_study
+from fathom_study.report.drawing.draw import draw_study
 from fathom_study.report.figures import figures_of_study
-from fathom_study.report.stability import compared_rate
+from fathom_study.report.tables.rate_words import compared_rate
 from grid_helpers import PROJECT
 from report_helpers import write_all
 from run_helpers import config_with
@@ -284,7 +284,9 @@ def test_page_states_the_largest_rates_that_train(told):
 def test_the_figures_draw_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):
     config, folder = told
     drawn = {}
-    monkeypatch.setattr("fathom_study.report.draw.keep", lambda figures, *_: drawn.update(figures))
+    monkeypatch.setattr(
+        "fathom_study.report.drawing.draw.keep", lambda figures, *_: drawn.update(figures)
+    )
     names = [figure.name for figure in figures_of_study(config, "a")]
     assert names == ["stability", "score_against_rate"]  # a ladder is of one rate and one depth
     draw_study(config, "a", Platform("torch"), folder / "tables", tmp_path, names)

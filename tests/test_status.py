@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fathom_study.config import Cell
-from fathom_study.report.terminal import print_status
+from fathom_study.report.tables.terminal import print_status
 from fathom_study.runs import estimate, status
 from fathom_study.runs.run import STATUSES
 from fathom_study.runs.status import status_of

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fathom.settings import ConfigError
-from fathom_study.report.render import check_numbers, write_reports
+from fathom_study.report.pages.render import check_numbers, write_reports
 from report_helpers import by_recipe, small_config, write_world
 
 # --- numbers in prose ------------------------------------------------------------------------

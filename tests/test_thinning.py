@@ -14,7 +14,7 @@ from fathom_study.analysis.tables import read_losses, read_steps, read_table
 from fathom_study.metrics.steps import CLOCKS
 from fathom_study.report.figures.frames import first_nonfinite
 from fathom_study.report.figures.panels import against_step
-from fathom_study.report.page.explorer import study_data
+from fathom_study.report.pages.explorer import study_data
 from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom_study.runs.folder import METRICS, encode_row, read_rows
 from fathom_study.runs.thinning import FIRST, thin_rows, whole_steps

@@ -12,11 +12,15 @@ import pytest
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.tables import BY_STUDY
-from fathom_study.report.draw import title_of
-from fathom_study.report.figure_manifest import OVERVIEW_TABLES, tables_of, write_figure_manifest
+from fathom_study.report.drawing.draw import title_of
+from fathom_study.report.drawing.figure_manifest import (
+    OVERVIEW_TABLES,
+    tables_of,
+    write_figure_manifest,
+)
 from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
-from fathom_study.report.render import write_reports
-from fathom_study.report.verify import verify
+from fathom_study.report.integrity.verify import verify
+from fathom_study.report.pages.render import write_reports
 from fathom_study.runs.bundle import record_refusals
 from fathom_study.runs.folder import run_folder
 from fathom_study.runs.validate import find_runs, validate_run

@@ -10,7 +10,7 @@ import pytest
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.claims.published import Worth
 from fathom_study.config import check_config, load_config
-from fathom_study.report.worth import (
+from fathom_study.report.tables.worth_words import (
     advice,
     depth_multiplier,
     overhead,

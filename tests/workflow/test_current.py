@@ -15,7 +15,7 @@ from fathom_study import cli
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.config import Cell, load_config
-from fathom_study.report.verify import verify
+from fathom_study.report.integrity.verify import verify
 from fathom_study.runs import folder as runs
 from fathom_study.runs.status import status_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest
@@ -127,7 +127,7 @@ def here(workflow, monkeypatch):
 def to_train(workflow):
     """Cells to train, by the program that is asked."""
     status = json.loads(shell(f"fathom status --json {' '.join(OPTIONS)}", workflow.folder))
-    trained = [output for rule, output in workflow.planned("all") if rule == "train"]
+    trained = [cell for rule, cell in workflow.planned("all") if rule == "train"]
     program = (
         "from fathom_study.config import load_config;"
         "from fathom_study.runs.train_all import specs_left;"
@@ -136,7 +136,7 @@ def to_train(workflow):
     return {
         "status": set(status["left"]),
         "train-all": set(shell(f'{sys.executable} -c "{program}"', workflow.folder).split()),
-        "snakemake": {name.removeprefix("runs/").rpartition("/")[0] for name in trained},
+        "snakemake": set(trained),
     }
 
 
@@ -191,7 +191,7 @@ def test_all_programs_agree_on_current_runs(here):
     # The announced cells are trained, and none is left.
     said = here.smoke("all").stderr
     (line,) = [line for line in said.splitlines() if "are not current" in line]
-    assert line.startswith("fathom: 3 runs are not current and will be retrained: ")
+    assert line.startswith("3 runs are not current and will be retrained: ")
     for reason in ("optimizer.lr 0.5 → ", "fathom_study.train:train", "corrupt: metrics.jsonl"):
         assert reason in line
     assert to_train(here) == everyone([])
@@ -207,8 +207,7 @@ def test_a_run_that_lost_a_file_or_all_is_trained_again_for_any_target(here, nam
     cell = "depth-mlx/2L/mhc/torch/seed0"
     lost = run_of(cell) / name
     shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
-    trained = [output for rule, output in here.planned(target) if rule == "train"]
-    assert {output.removeprefix("runs/").rpartition("/")[0] for output in trained} == {cell}
+    assert {name for rule, name in here.planned(target) if rule == "train"} == {cell}
 
 
 def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):

@@ -79,7 +79,7 @@ def test_the_advice_of_verify_fixes_everything(workflow, monkeypatch, fathom):
     assert found == named
 
     said = repaired(workflow, lines)
-    assert "train " not in said
+    assert ": train " not in said
     status, lines = verify(fathom)
     assert (status, lines) == (0, [lines[0]])
     assert lines[0].startswith("verified: 10 runs, ")

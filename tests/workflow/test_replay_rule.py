@@ -1,11 +1,11 @@
-"""The workflow replays imported runs, and goes on with those that agree."""
+"""The workflow shows imported runs that a replay repeats."""
 
 import json
 import shutil
 
 import pytest
 
-from command_helpers import shell
+from command_helpers import contents, shell
 from fathom_study.runs.folder import read_manifest as manifest_of
 from run_helpers import read_csv, read_manifest, seal, write_manifest
 
@@ -43,24 +43,23 @@ def rules(jobs):
     return {rule for rule, _ in jobs}
 
 
-def replays(jobs):
-    return [output for rule, output in jobs if rule == "replay_runs"]
+def replay(workflow):
+    shell(f"fathom replay {CONFIGS}", workflow.folder)
 
 
 def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     results = workflow.folder / "results/smoke"
     carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
     falsify(carried["mlx"])
+    inputs = contents(results / "imported")
     platform = manifest_of(carried["torch"]).platform
+    assert "2 imported runs of other code are left out" in workflow.smoke("-n", "report").stderr
+    replay(workflow)
     plan = workflow.planned("report")
-    assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]
-    assert {"run_tables", "reports"} <= rules(plan)
+    assert {"run_tables", "reports", "figures_depth_mlx"} <= rules(plan)
     assert "train" not in rules(plan)
 
-    said = workflow.smoke("report").stderr
-    numbered = [line.partition("]")[0] for line in said.splitlines() if line.startswith("[")]
-    assert numbered[-1] == f"[{len(numbered)}/{len(numbered)}"
-    assert "checkpoint" not in said
+    workflow.smoke("report")
     found = imported_cells(results)
     assert found["torch"][0] == "imported"
     assert found["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
@@ -71,23 +70,22 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     assert (figures / f"torch-{platform}/loss.png").exists()
     assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
     assert workflow.planned("report") == []
+    assert contents(results / "imported") == inputs  # a replay writes nothing into a run
 
-    # A verdict that is gone is made again, and so are the tables that were made without it.
-    (carried["torch"] / "verdict.json").unlink()
-    (results / "tables/cells.csv").unlink()
-    shell(f"fathom tables {CONFIGS}", workflow.folder)
-    assert imported_cells(results)["torch"][0] == "stale"
-    workflow.smoke("tables")
-    assert imported_cells(results)["torch"][0] == "imported"
-    assert workflow.planned("tables") == []
+    # Replays that are gone leave the runs out; once they are back nothing has to be made.
+    (kept := results / "replays/depth-mlx/torch.json").rename(results / "kept")
+    assert "run_tables" in rules(workflow.planned("tables"))
+    (results / "kept").rename(kept)
+    assert workflow.planned("report") == []
 
     # An edit of code that the runs use makes their replays void.
     file = "src/fathom/connections/constraints.py"
     workflow.edit(file, "else bounded", "else 2 * bounded")
-    plan = workflow.planned("replay")
-    assert replays(plan) == ["replay/depth-mlx/mlx.txt", "replay/depth-mlx/torch.txt"]
-    assert "train" not in rules(plan)
-    workflow.smoke("replay")
-    verdict = json.loads((carried["torch"] / "verdict.json").read_text())
-    assert verdict["replay"]["outcome"] == "differs"
-    assert "today's code does not repeat it" in (results / "replay/depth-mlx/torch.txt").read_text()
+    assert "2 imported runs of other code" in workflow.smoke("-n", "tables").stderr
+    replay(workflow)
+    outcomes = [
+        record["outcome"]
+        for file in sorted((results / "replays/depth-mlx").iterdir())
+        for record in json.loads(file.read_text())["replays"].values()
+    ]
+    assert outcomes == ["differs", "differs"]

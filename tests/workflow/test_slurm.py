@@ -25,13 +25,14 @@ def test_cells_of_a_backend_that_only_the_cluster_has_are_planned(untouched, tmp
     here, there = (
         untouched.snakemake(*plan, *profile, environment=without_mlx) for profile in ((), PROFILE)
     )
-    assert [len(re.findall(r"^ *rule train:$", p.stdout, re.M)) for p in (here, there)] == [5, 10]
+    listed = [re.findall(r"^ *Job [0-9]+: train ", p.stdout, re.M) for p in (here, there)]
+    assert [*map(len, listed)] == [5, 10]
     assert [line for line in own_lines(here) if "mlx is not installed here" in line]
     assert not [line for line in own_lines(there) if "is not installed here" in line]
 
 
 @pytest.mark.parametrize(("preset", "group"), [(None, 40), ("paper", 1)])
-def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, group):
+def test_short_cells_share_submissions_and_long_ones_do_not(fresh, preset, group):
     """An account and a partition on the command line replace no other resource."""
     files = ["config.yaml"] + ([f"workflow/presets/{preset}.yaml"] if preset else [])
     # One seed of the paper: planning all of its cells takes eleven seconds.
@@ -39,7 +40,9 @@ def test_short_cells_share_submissions_and_long_ones_do_not(untouched, preset, g
     cells = len(config.cells())
     overlay = ("--configfile", files[1], "--config", "seeds=[0]") if preset else ()
     named = ("--default-resources", "slurm_account=physics", "slurm_partition=short")
-    plan = untouched.snakemake("all", "-n", "-p", *overlay, *PROFILE, *named).stdout
+    # A job without a message is listed with its resources.
+    fresh.edit("workflow/rules/train.smk", '    message:\n        f"train {CELL_NAME}"\n', "")
+    plan = fresh.snakemake("all", "-n", "-p", *overlay, *PROFILE, *named).stdout
     assert len(jobs_of("train", plan)) == cells
     assert plan.count("Group job cells") == (math.ceil(cells / group) if group > 1 else 0)
     compute = config.compute

@@ -6,6 +6,7 @@
 
 CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
 RUN = f"{STORE}/runs/{CELL}"
+CELL_NAME = CELL.replace("{", "{wildcards.")
 CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 
 # On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
@@ -42,6 +43,8 @@ rule train:
         # Snakemake records no value of a function of the output: STARTED decides.
         spec=lambda w, output: PLAN.spec(cell_of(w)).json(),
         folder=subpath(output.manifest, parent=True),
+    message:
+        f"train {CELL_NAME}"
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'

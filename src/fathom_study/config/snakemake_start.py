@@ -71,8 +71,6 @@ class Start:
     """Whether this is not the process of a job."""
     runs_jobs: bool
     """Whether this process starts jobs on this machine."""
-    is_brief: bool
-    """Whether neither --printshellcmds nor --verbose is given."""
 
     @property
     def any_backend(self) -> bool:
@@ -82,7 +80,7 @@ class Start:
     @classmethod
     def of(cls, workflow: Any) -> Start:  # noqa: ANN401, Snakemake's
         """Read the workflow that Snakemake is about to run."""
-        settings, output = workflow.config_settings, workflow.output_settings
+        settings = workflow.config_settings
         is_module = workflow.modifier.skip_configfile
         own = [] if settings.replace_workflow_config else ["config.yaml"]
         # Only the profile of a cluster has default resources.
@@ -97,7 +95,6 @@ class Start:
             is_remote=workflow.remote_exec or resources is not None,
             is_main=workflow.is_main_process,
             runs_jobs=workflow.local_exec and not conda,
-            is_brief=not (output.printshellcmds or output.verbose),
         )
 
     def check_files(self, project: Path) -> None:

@@ -65,7 +65,7 @@ WEIGHTS = "weights.safetensors"
 """The final parameters; a run holds them if its study asks for them."""
 
 VERDICT = "verdict.json"
-"""Result of the check of a run on arrival. It stays on this machine: no bundle carries it."""
+"""The record that a run was checked on arrival. It stays on this machine: no bundle has it."""
 
 PARTIAL = ".partial"
 """The folder of an unfinished training."""

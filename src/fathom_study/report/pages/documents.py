@@ -1,19 +1,26 @@
-"""Tables of metrics and schemes in documents, made from the registries of both.
-
-README also has tables of the kept result (`readme.py`).
-"""
+"""Tables in documents: metrics and schemes from their registries, README's from the kept result."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from fathom_study import tasks
-from fathom_study.report import readme
-from fathom_study.report.formatting import markdown_table
-from fathom_study.report.schemes import components_tables, schemes_table
+from fathom_study.analysis.claims import load_published
+from fathom_study.config import load_config
+from fathom_study.report.pages.render import environment_of_reports
+from fathom_study.report.tables.formatting import markdown_table
+from fathom_study.report.tables.scheme_words import components_tables, schemes_table
 
 MARKED = re.compile(r"(<!-- ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+REFERENCE, PUBLISHED = Path("results/reference"), Path("report/published.yaml")
+CONFIG = Path("config.yaml"), Path("workflow/presets/reference.yaml")
+"""The kept result, the published values beside it, and its config."""
+
+OF_README = ("finding", "worth", "answers", "scorecard")
+"""Marks of README; `NAME_block` in templates/readme.j2 has the text of each."""
 
 
 def with_tables(text: str) -> str:
@@ -21,14 +28,25 @@ def with_tables(text: str) -> str:
 
     Tables of the kept result stay unchanged in a project without one.
     """
-    tables = {
+    tables: dict[str, Callable[[], object]] = {
         "step metrics": step_table,
         "run metrics": run_table,
         "components": components_tables,
     }
-    if (readme.REFERENCE / "tables/cells.csv").exists():
-        tables |= {"schemes": schemes_table, **readme.BLOCKS}
+    if (REFERENCE / "tables/cells.csv").exists():
+        tables["schemes"] = schemes_table
+        tables |= readme_blocks() if f"<!-- {OF_README[0]} -->" in text else {}
     return MARKED.sub(lambda m: f"{m[1]}{tables[m[2]]()}{m[3]}" if m[2] in tables else m[0], text)
+
+
+def readme_blocks() -> dict[str, Callable[[], object]]:
+    """Macros that write README's blocks of the kept result, by the name in their marks."""
+    config = load_config(CONFIG)
+    published = load_published(PUBLISHED, config)
+    reports = environment_of_reports(config, published, PUBLISHED.parent / "templates", REFERENCE)
+    reports.globals["kept"] = REFERENCE.as_posix()
+    template = reports.get_template("readme.j2").module
+    return {name: getattr(template, f"{name}_block") for name in OF_README}
 
 
 def step_table() -> str:

@@ -32,12 +32,12 @@ from fathom_study.analysis.tables import counted, read_table, save_tables, score
 from fathom_study.analysis.worth import ONE_RATE, worth_table
 from fathom_study.backends import Backend
 from fathom_study.config import Cell, Compute, Config, ConfigError, load_config
-from fathom_study.report.formatting import number, with_interval
-from fathom_study.report.kept import BUNDLES
-from fathom_study.report.records import Record, records
-from fathom_study.report.render import check_numbers, environment_of, fill
-from fathom_study.report.reports import check_is_no_report_folder
-from fathom_study.report.worth import saved_in_words
+from fathom_study.report.integrity.kept import BUNDLES
+from fathom_study.report.pages.render import check_numbers, environment_of, fill
+from fathom_study.report.pages.reports import check_is_no_report_folder
+from fathom_study.report.tables.formatting import number, with_interval
+from fathom_study.report.tables.records import Record, records
+from fathom_study.report.tables.worth_words import saved_in_words
 from fathom_study.runs.bundle import make_rows, unpack
 from fathom_study.runs.contract import (
     Check,

@@ -8,7 +8,7 @@ from typing import Any
 
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.stability import EQUAL, LARGER, SMALLER
-from fathom_study.report.formatting import number
+from fathom_study.report.tables.formatting import number
 
 
 def largest_rate(row: Mapping[str, Any]) -> str:

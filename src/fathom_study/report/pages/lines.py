@@ -16,100 +16,19 @@ from fathom_study import tasks
 from fathom_study.analysis.tables import loss_units, read_table, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
-from fathom_study.report.comparisons import effect_with_interval, format_spread
 from fathom_study.report.figures.panels import run_label, score_label
-from fathom_study.report.formatting import count_layers, number, with_interval
-from fathom_study.report.records import training_command
-from fathom_study.report.reports import CONFIG
-from fathom_study.report.verdicts import estimate
-from fathom_study.report.worth import depth_multiplier, pays_below, plain_change
+from fathom_study.report.pages.reports import CONFIG
+from fathom_study.report.tables.claim_words import estimate
+from fathom_study.report.tables.effect_words import effect_with_interval, format_spread
+from fathom_study.report.tables.formatting import count_layers, number, with_interval
+from fathom_study.report.tables.records import training_command
+from fathom_study.report.tables.worth_words import depth_multiplier, pays_below, plain_change
 
 Line = tuple[str, int]
 """File name of a table, and line number of a row, from 2."""
 
 TITLE = ("statement", "question", "study", "variant", "against", "depth", "platform")
 """Columns that form the title of a row, in order."""
-
-WORDS = {
-    "after_looking": "chosen after looking",
-    "against": "compared with",
-    "against_mean": "mean of what it is compared with",
-    "against_plain": "compared with a plain network",
-    "answer": "beside the plain networks that were trained",
-    "at_chance": "runs at chance",
-    "at_edge": "best rate at the edge of those that were tried",
-    "break_even": "pays if a step costs less than",
-    "bytes": "bytes moved by a step, over the plain network's",
-    "cases": "cells, comparisons or runs looked at",
-    "chance_loss": "loss at chance",
-    "change": "change of the score from the plain network's",
-    "claim": "name of the claim",
-    "control": "a control, which decides nothing",
-    "cost": "time of a step over the plain network's, range of turns",
-    "cost_wider": "the same of the wider network",
-    "decides": "whether it decides",
-    "deepest": "deepest plain network",
-    "depth_multiplier": "depth of a plain network that ends there, over its own",
-    "depths": "layers",
-    "deviates": "deviates from the published value",
-    "differs_in": "settings that differ",
-    "diverged": "runs that diverged",
-    "effective_depth": "effective depth, layers",
-    "equal": "of these equal",
-    "final_difference": "difference of the scores",
-    "first_step_apart": "first step at which losses are apart",
-    "gain_first_difference": "difference of the gain at the first step",
-    "gap": "why it was not measured",
-    "gap_of": "what that is about",
-    "grad_norm_first_difference": "relative difference of the gradient norm at the first step",
-    "high": "95 % interval to",
-    "high_open": "the interval is open above",
-    "holding": "of these the claim holds in",
-    "ladder": "plain network on whose ladder both are read",
-    "largest_difference": "largest relative difference of losses",
-    "learned": "runs that learned",
-    "least": "fewest steps of the ladder, over the plain network's",
-    "loss_first_difference": "relative difference of the loss at the first step",
-    "low": "95 % interval from",
-    "low_open": "the interval is open below",
-    "lr": "learning rate",
-    "most": "most steps of the ladder, over the plain network's",
-    "multiplier": "step multiplier",
-    "n": "runs",
-    "needed_high": "needed: at most",
-    "needed_low": "needed: at least",
-    "net": "step multiplier over the time of a step",
-    "not_scored": "runs without a score",
-    "number": "number of the test",
-    "observed": "measured",
-    "on_ladder": "seeds with the whole ladder",
-    "operations": "operations of a step, over the plain network's",
-    "outside": "of these outside of the ladder",
-    "p": "p of no effect",
-    "p_holm": "p of no effect, corrected for all comparisons of the study (Holm)",
-    "plain_best": "depth at which the plain network is best",
-    "plain_depths": "depths of plain networks",
-    "plain_diverged": "depths at which a plain network diverged",
-    "platform": "measured on",
-    "platform_a": "on",
-    "platform_b": "beside",
-    "published_high": "published, up to",
-    "r_squared": "R²",
-    "rate": "compared at",
-    "rests_on": "the verdict rests on",
-    "score_chance": "score at chance",
-    "score_metric": "the score is",
-    "seed_sd": "standard deviation over seeds",
-    "seed_spread": "spread of the scores over seeds",
-    "seeds_needed": "seeds needed to be significant",
-    "shallowest": "shallowest plain network",
-    "test": "rule of the test",
-    "undecided": "undecided: the interval reaches both sides",
-    "wider": "channels of the wider network",
-    "width": "channels",
-    "within_seed_spread": "the scores differ within the spread over seeds",
-}
-"""Columns in words, if their names need an explanation."""
 
 FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "observed": estimate,
@@ -144,11 +63,15 @@ BESIDE = {
 
 
 def evidence_of(
-    config: Config, tables: Path, lines: Iterable[Line], labels: Mapping[str, str]
+    config: Config,
+    tables: Path,
+    lines: Iterable[Line],
+    labels: Mapping[str, str],
+    columns: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """By `TABLE.csv#L12`, the title of that line and its rows (name, value), if the line exists.
 
-    `labels`: display names of studies, variants, platforms and sources.
+    `labels`: display names of studies, variants, platforms and sources; `columns`: of columns.
     """
     units, scores, evidence = loss_units(config), scores_of(config), {}
     for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
@@ -167,7 +90,7 @@ def evidence_of(
             evidence[f"{name}#L{line}"] = {
                 "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
                 "rows": [
-                    *(pair for pair in _rows(row, said, called) if pair[1]),
+                    *(pair for pair in _rows(row, columns, said, called) if pair[1]),
                     *([("to train its first seed again", command)] if command else []),
                 ],
             }
@@ -190,7 +113,10 @@ def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
 
 
 def _rows(
-    row: Mapping[str, Any], said: Callable[[str], str], called: Callable[[str], str]
+    row: Mapping[str, Any],
+    columns: Mapping[str, str],
+    said: Callable[[str], str],
+    called: Callable[[str], str],
 ) -> Iterator[tuple[str, str]]:
     """Yield (name, value) of each entry of a row; mean, interval, SD and count of runs are one."""
     parts = ("_n", "_mean", "_sd", "_low", "_high", "_fastest")
@@ -202,7 +128,7 @@ def _rows(
         if key == "multiplier" and "effect" in row:
             yield "step multiplier over that of the second", said(key)
         elif key not in merged:
-            yield WORDS.get(key, key.replace("_", " ")), said(key)
+            yield columns.get(key, key.replace("_", " ")), said(key)
         elif key.endswith("_mean") and metric in metrics:
             runs, mean, sd, low, high = (row.get(metric + part, math.nan) for part in parts[:5])
             words = f"{with_interval(mean, low, high)}, standard deviation {number(sd)}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from fathom_study.report.comparisons import WITHIN
 from fathom_study.report.figures import figure, frames, panels, style
 from fathom_study.report.figures.palette import colour_of, marker_of
+from fathom_study.report.tables.effect_words import WITHIN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

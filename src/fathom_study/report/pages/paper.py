@@ -24,9 +24,15 @@ from fathom.system.text import printable
 from fathom_study.analysis.claims import Published
 from fathom_study.analysis.tables import STEPS, of_study
 from fathom_study.config import Config
-from fathom_study.report.figure_manifest import content
+from fathom_study.report.drawing.figure_manifest import content
 from fathom_study.report.figures import files_of
-from fathom_study.report.render import TABLES, build_context, check_numbers, environment_of, fill
+from fathom_study.report.pages.render import (
+    TABLES,
+    build_context,
+    check_numbers,
+    environment_of,
+    fill,
+)
 from fathom_study.system.files import write_bytes
 
 PAPER = "fathom.pdf"

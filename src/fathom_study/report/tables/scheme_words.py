@@ -19,7 +19,7 @@ from fathom.connections.schemes import SCHEMES, resolve
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom_study import tasks
 from fathom_study.config import AXES, Config, common_depth, count_parameters
-from fathom_study.report.formatting import count_layers, markdown_table
+from fathom_study.report.tables.formatting import count_layers, markdown_table
 
 STREAMS = 4
 CONTEXT = ConnectionContext(

@@ -1,4 +1,4 @@
-"""figures.json: subject, inputs and hashes of the figures in a folder.
+"""Files of figures, and figures.json: subject, inputs and hashes of the figures in a folder.
 
 Tables and reports are verified by making them again. Figures are not: drawing takes long, and
 another version of matplotlib writes other bytes.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from fathom.settings import Settings
+from fathom_study.analysis.platforms import Platform
+from fathom_study.config import Cell, Config
 from fathom_study.report.figures import Declaration, files_of
+from fathom_study.runs.run import Run
 from fathom_study.system.files import sha256, write_json
 
 FIGURE_MANIFEST = "figures.json"
@@ -64,6 +68,48 @@ def tables_of(declared: Iterable[Declaration], folder: Path) -> tuple[Path, ...]
     reads = {read for figure in declared for read in figure.reads}
     names = [file for read, file in TABLES_OF.items() if read in reads or file == CELLS]
     return tuple(folder / name for name in names)
+
+
+def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str]:
+    """The files of these figures in a folder, and its figures.json."""
+    files = [str(file) for figure in figures for file in files_of(Path(folder), figure.name)]
+    return [*files, f"{folder}/{FIGURE_MANIFEST}"]
+
+
+def figures_at(
+    folder: str,
+    figures: Mapping[str, Sequence[Declaration]],
+    places: Iterable[tuple[str, Platform]],
+) -> list[str]:
+    """The files of a study's figures on a platform, for each such place, below `folder`.
+
+    `figures`: by study.
+    """
+    files = (figure_files(f"{folder}/{study}/{at}", figures[study]) for study, at in places)
+    return [*itertools.chain(*files)]
+
+
+def places_of(
+    config: Config, cells: Iterable[Cell], imported: Iterable[Run] = ()
+) -> list[tuple[str, Platform]]:
+    """Each study and platform with figures: those of cells trained here, and of imported runs.
+
+    No figure of steps shows ladder trainings: a platform with only those has no figures.
+    """
+    measured = [(cell, Platform(cell.backend)) for cell in cells]
+    measured += [(run.cell, Platform(run.cell.backend, run.platform)) for run in imported]
+    return list(
+        dict.fromkeys(
+            (cell.study, platform)
+            for cell, platform in measured
+            if cell.variant not in config.studies[cell.study].ladder_trainings
+        )
+    )
+
+
+def drawing_modules(figures: Iterable[Declaration]) -> list[str]:
+    """Names of the modules that draw these figures."""
+    return ["fathom_study.report.drawing.draw", *sorted({figure.module for figure in figures})]
 
 
 def write_figure_manifest(

@@ -17,8 +17,8 @@ from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.analysis.tables import AXES, read_steps, read_table, read_with_times, save_tables
 from fathom_study.config import Config, check_config
-from fathom_study.report.draw import draw_study
-from fathom_study.report.reports import check_is_no_report_folder
+from fathom_study.report.drawing.draw import draw_study
+from fathom_study.report.pages.reports import check_is_no_report_folder
 from fathom_study.system.files import write_text
 
 STUDY = "compare"

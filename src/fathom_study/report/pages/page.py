@@ -17,19 +17,19 @@ from fathom_study.analysis.claims import Published
 from fathom_study.analysis.platforms import labels_of
 from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.tables import read_table
-from fathom_study.config import Config
-from fathom_study.report.page.evidence import Line, evidence_of
-from fathom_study.report.page.explorer import studies_of
-from fathom_study.report.page.packing import packed
-from fathom_study.report.render import (
+from fathom_study.config import Config, read_yaml
+from fathom_study.report.pages.explorer import studies_of
+from fathom_study.report.pages.lines import Line, evidence_of
+from fathom_study.report.pages.packing import packed
+from fathom_study.report.pages.render import (
     check_numbers,
     environment_of,
     fill,
     link_to,
     present_reference,
 )
-from fathom_study.report.reports import DOCUMENTS
-from fathom_study.report.verdicts import VerdictsPresenter
+from fathom_study.report.pages.reports import DOCUMENTS
+from fathom_study.report.tables.claim_words import VerdictsPresenter
 from fathom_study.system.files import write_text
 
 PAGE = "index.html"
@@ -51,7 +51,7 @@ def write_page(
     Raises ConfigError naming the template if it cannot be filled or has a hand-typed number, and if
     there is no report; ModuleNotFoundError if vl_convert or markdown_it is not installed.
     """
-    from fathom_study.report.page.markdown import read_sections
+    from fathom_study.report.pages.sections import read_sections
 
     check_numbers(templates)
     reports = {name: folder / name for name in reports_in(config, folder)}
@@ -79,6 +79,7 @@ def write_page(
         }
         replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
     sections = read_sections(files, figures, replaced, lines, _other_pages(config))
+    columns = read_yaml(templates / "columns.yaml")
     sourced = labels | {name: source.title for name, source in published.sources.items()}
     text = fill(
         environment,
@@ -86,7 +87,7 @@ def write_page(
         sections=sections,
         titles={name: labels.get(name, name) for name in config.studies},
         studies={name: packed(study) for name, study in studies_of(config, tables, labels).items()},
-        evidence=packed(evidence_of(config, tables, lines, sourced)),
+        evidence=packed(evidence_of(config, tables, lines, sourced, columns)),
         vega=packed(vega_script()),
         own={file.name: Markup(file.read_text("utf-8")) for file in templates.glob("*.*s")},  # noqa: S704
     )

@@ -18,10 +18,10 @@ from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.config import Study, common_depth
 from fathom_study.metrics.steps import SHARE
-from fathom_study.report.comparisons import size_of
 from fathom_study.report.figures import Declaration
-from fathom_study.report.formatting import count_layers, largest, with_interval
-from fathom_study.report.records import Record, format_range, records
+from fathom_study.report.tables.effect_words import size_of
+from fathom_study.report.tables.formatting import count_layers, largest, with_interval
+from fathom_study.report.tables.records import Record, format_range, records
 
 ABSENT = "–"
 """The text for a missing number."""
@@ -230,7 +230,7 @@ class StudyPresenter:
         return [row for row in self.rows.values() if row["diverged"] or row["at_chance"]]
 
     @property
-    def cannot_tell(self) -> str:
+    def no_power(self) -> str:
         """Why variants cannot be ranked: 'at chance' (none learned), 'at the ceiling', or ''."""
         rows = list(self.rows.values())
         if len({row["variant"] for row in rows}) < 2:

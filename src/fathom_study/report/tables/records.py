@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from fathom_study.analysis.effects import HIGHER, LOWER
 from fathom_study.analysis.platforms import Platform
-from fathom_study.analysis.significance import BETTER, WORSE
 from fathom_study.analysis.tables import counted
-from fathom_study.report.comparisons import size_of
-from fathom_study.report.formatting import number
+from fathom_study.report.tables.formatting import number
 
 Record = dict[str, Any]
 """A row of a table. `platform` is a Platform, and `line` the row's line number in the CSV file."""
@@ -30,12 +27,6 @@ def records(table: pd.DataFrame) -> list[Record]:
         row["line"] = index + 2  # the header is the first
         row |= {name: Platform.parse(row[name]) if row[name] else None for name in platforms}
     return rows
-
-
-def significant(rows: Sequence[Record]) -> list[Record]:
-    """The significant effects, the largest first."""
-    effects = [row for row in rows if row["verdict"] in (BETTER, WORSE, HIGHER, LOWER)]
-    return sorted(effects, key=lambda row: -size_of(row))
 
 
 def group_uncounted(cells: pd.DataFrame) -> list[Record]:

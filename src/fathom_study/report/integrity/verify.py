@@ -19,24 +19,24 @@ from fathom.system.errors import UserError
 from fathom.system.text import one_line
 from fathom_study.analysis.claims import Published, write_claims
 from fathom_study.analysis.derived import write_derived
-from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.analysis.tables import of_study
 from fathom_study.config import Config
-from fathom_study.report import kept
-from fathom_study.report.draw import title_of
-from fathom_study.report.figure_manifest import (
+from fathom_study.report.drawing.draw import title_of
+from fathom_study.report.drawing.figure_manifest import (
     FIGURE_MANIFEST,
     OVERVIEW_TABLES,
     content,
+    places_of,
     read_figure_manifest,
     tables_of,
 )
 from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
-from fathom_study.report.page import PAGE, page_of, write_page
-from fathom_study.report.paper import PAPER, paper_of, write_paper
-from fathom_study.report.render import write_reports
-from fathom_study.report.reports import reports_of
+from fathom_study.report.integrity import kept
+from fathom_study.report.pages.page import PAGE, page_of, write_page
+from fathom_study.report.pages.paper import PAPER, paper_of, write_paper
+from fathom_study.report.pages.render import write_reports
+from fathom_study.report.pages.reports import reports_of
 from fathom_study.runs.bundle import refused_bundles, refused_file
 from fathom_study.runs.folder import METRICS, run_folder
 from fathom_study.runs.run import Run
@@ -151,9 +151,10 @@ def _check_run(config: Config, run: Run) -> Check:
         return check()
     if run.status == "corrupt":
         return check(what, "delete")
-    if run.replay == "waits" or _is_local(config, run):
+    if _is_local(config, run):
         return check(what, "workflow")
-    return check(f"{what}; import it again, or delete the folder")
+    waits = run.replay == "waits"  # the reason names the command
+    return check(what if waits else f"{what}; import it again, or delete the folder")
 
 
 def _is_local(config: Config, run: Run) -> bool:
@@ -254,13 +255,9 @@ class FigureSet(NamedTuple):
 def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[FigureSet]:
     """Every folder of figures of the config; `tables`: the folder of remade tables."""
     figures = Path(config.report_folder) / FIGURES
-    measured = {
-        (run.cell.study, Platform(run.cell.backend, "" if is_local else run.platform))
-        for run in runs
-        if run.cell.variant not in config.studies[run.cell.study].ladder_trainings
-        and ((is_local := _is_local(config, run)) or run.status == "imported")
-    }
-    for study, platform in measured:
+    local = [run for run in runs if _is_local(config, run)]
+    others = [run for run in runs if run.status == "imported" and run not in local]
+    for study, platform in places_of(config, [run.cell for run in local], others):
         declared = figures_of_study(config, study)
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fathom_study.analysis.effects import ALIKE, PERCENT
+from fathom_study.analysis.effects import ALIKE, HIGHER, LOWER, PERCENT
 from fathom_study.analysis.ladder import DELTA
-from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
+from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import CONFIDENCE
-from fathom_study.report.formatting import number, plain_number
+from fathom_study.report.tables.formatting import number, plain_number
 
 WITHIN = f"within {100 * DELTA:g} % of the steps"
 """The equivalence margin in words."""
@@ -102,6 +102,12 @@ def format_spread(row: Mapping[str, Any]) -> str:
     if unit == PERCENT and value >= TENFOLD:
         return f"× {plain_number(1 + value / 100, 2)}"
     return f"{plain_number(value, 2)} {unit}".rstrip()
+
+
+def significant(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The significant effects, the largest first."""
+    effects = [row for row in rows if row["verdict"] in (BETTER, WORSE, HIGHER, LOWER)]
+    return sorted(effects, key=lambda row: -size_of(row))
 
 
 def size_of(row: Mapping[str, Any]) -> float:

@@ -19,8 +19,8 @@ from markdown_it.token import Token
 from markupsafe import Markup
 
 from fathom.system.errors import UserError
-from fathom_study.report.page.evidence import Line
-from fathom_study.report.page.packing import packed
+from fathom_study.report.pages.lines import Line
+from fathom_study.report.pages.packing import packed
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)">')
 """The only HTML that reports use, beside comments; any other is shown as text."""

@@ -14,9 +14,14 @@ from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WO
 from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.worth import BEST_RATES, ONE_RATE
 from fathom_study.config import common_depth
-from fathom_study.report.comparisons import WITHIN, after_looking, effect_with_interval, marked
-from fathom_study.report.formatting import number
-from fathom_study.report.records import Record, records
+from fathom_study.report.tables.effect_words import (
+    WITHIN,
+    after_looking,
+    effect_with_interval,
+    marked,
+)
+from fathom_study.report.tables.formatting import number
+from fathom_study.report.tables.records import Record, records
 
 ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
 """Order of verdicts in the table of worth."""
@@ -26,6 +31,7 @@ class WorthPresenter(NamedTuple):
     """Worth of designs on one task."""
 
     study: str
+    task: str
     title: str
     advice: str
     """Up to five sentences."""
@@ -57,7 +63,7 @@ def present_worth(
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
     said = advice(rows, above, labels)
-    return WorthPresenter(above.study, above.title, said, rows, overheads)
+    return WorthPresenter(above.study, above.task, above.title, said, rows, overheads)
 
 
 def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:

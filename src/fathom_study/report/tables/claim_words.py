@@ -13,8 +13,8 @@ import pandas as pd
 from fathom_study.analysis.claims.evidence import NOT_MEASURED, REPRODUCED, VERDICTS
 from fathom_study.analysis.estimate import LOG10
 from fathom_study.analysis.statistics import CONFIDENCE
-from fathom_study.report.formatting import number, with_interval
-from fathom_study.report.records import Record, records
+from fathom_study.report.tables.formatting import number, with_interval
+from fathom_study.report.tables.records import Record, records
 
 LARGEST = 300.0
 """Largest exponent of ten: higher powers may overflow a float."""

@@ -7,6 +7,7 @@ backticks.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import traceback
@@ -31,48 +32,29 @@ from fathom_study.analysis.step_times import with_times_of_networks
 from fathom_study.analysis.tables import counted, read_table, read_with_times
 from fathom_study.config import Config
 from fathom_study.metrics.scores import LEARNED
-from fathom_study.report import schemes
-from fathom_study.report.comparisons import (
-    WITHIN,
-    after_looking,
-    describe_effect,
-    effect_with_interval,
-    format_spread,
-)
 from fathom_study.report.figures import figures_of, figures_of_study, left_out
 from fathom_study.report.figures.frames import sweeps
-from fathom_study.report.formatting import largest, list_words, number, percent
-from fathom_study.report.kept import REMEDY
-from fathom_study.report.presenters import ABSENT, CEILING, StudyPresenter
-from fathom_study.report.records import (
+from fathom_study.report.integrity.kept import REMEDY
+from fathom_study.report.pages.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
+from fathom_study.report.tables import (
+    claim_words,
+    effect_words,
+    formatting,
+    rate_words,
+    scheme_words,
+    size_words,
+    worth_words,
+)
+from fathom_study.report.tables.claim_words import VerdictsPresenter
+from fathom_study.report.tables.records import (
     Record,
     count_deviations,
     count_makers,
     group_uncounted,
     records,
-    significant,
     training_command,
 )
-from fathom_study.report.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
-from fathom_study.report.scale import (
-    LEAST_GAIN,
-    LONG,
-    gain,
-    notes_on_sizes,
-    present_scale,
-)
-from fathom_study.report.stability import compared_rate, good_rates, largest_rate
-from fathom_study.report.verdicts import VerdictsPresenter, estimate, needed
-from fathom_study.report.worth import (
-    depth_multiplier,
-    overhead,
-    pays_below,
-    plain_change,
-    present_worth,
-    saved_in_words,
-    steps_saved,
-    worth_columns,
-)
+from fathom_study.report.tables.study_words import ABSENT, CEILING, StudyPresenter
 from fathom_study.runs.bundle import refused_bundles
 from fathom_study.system.files import write_text
 
@@ -82,6 +64,11 @@ TABLES = (
     "claims",
     "verdicts",
 )  # fmt: skip
+
+PHRASES = (
+    formatting, effect_words, worth_words, size_words, rate_words, claim_words,
+)  # fmt: skip
+"""Modules whose functions are filters of templates, under their own names."""
 
 
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
@@ -144,7 +131,7 @@ def build_context(
     shares = records(tables["variance_summary"]) if len(variance) else []
     measured = [study for study in studies if study.is_measured]
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    scale = present_scale(tables["sizes"])
+    scale = size_words.present_scale(tables["sizes"])
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "nats_below_plain": len(tables["sizes"]) > 0,
@@ -156,10 +143,10 @@ def build_context(
         "measured": measured,
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
         "at_best_rate": AT_BEST_RATE,
-        "worth": present_worth(published.worth, tables["worth"], config.labels),
+        "worth": worth_words.present_worth(published.worth, tables["worth"], config.labels),
         "scale": scale,
-        "long_steps": LONG,
-        "least_gain": LEAST_GAIN,
+        "long_steps": size_words.LONG,
+        "least_gain": size_words.LEAST_GAIN,
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),
         "reference": present_reference(config),
@@ -167,12 +154,12 @@ def build_context(
         "config_file": f"{config.report_folder}/{CONFIG}",
         "command_of": partial(training_command, config_file=f"{config.report_folder}/{CONFIG}"),
         "makers_of": partial(count_makers, tables["cells"]),
-        "settings_of": partial(schemes.study_settings, config),
+        "settings_of": partial(scheme_words.study_settings, config),
         "ceiling": round(100 * CEILING),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,
-        "notes": [*published.notes, *notes_on_sizes(published, config.labels)],
+        "notes": [*published.notes, *size_words.notes_on_sizes(published, config.labels)],
         "publishes": bool(published.values),
         "verdicts": verdicts,
         "attribution": {
@@ -188,16 +175,14 @@ def build_context(
         "step_times": bool(config.step_times),
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
-        "significant": significant,
-        "within": WITHIN,
+        "within": effect_words.WITHIN,
         "rate_cost": f"{100 * DELTA:g}",
         "absent": ABSENT,
         "apart": f"{APART:g}",
         "confidence": round(100 * CONFIDENCE),
         "min_seeds": MIN_SEEDS,
         "learned": round(100 * LEARNED),
-        "variants_of": partial(schemes.variant_rows, config),
-        "worth_columns": worth_columns,
+        "variants_of": partial(scheme_words.variant_rows, config),
     }
 
 
@@ -223,17 +208,12 @@ def environment_of(
         keep_trailing_newline=True,
         **options,
     )
+    for module in PHRASES:
+        environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {
-        "number": number, "largest": largest, "percent": percent, "list_words": list_words,
         "paragraphs": split_paragraphs, "prose": as_prose, "words": escape_words,
-        "effect": effect_with_interval, "described": describe_effect, "spread": format_spread,
-        "steps_saved": steps_saved, "overhead": overhead, "pays_below": pays_below,
-        "plain_change": plain_change, "after_looking": after_looking,
-        "depth_multiplier": depth_multiplier, "saved": saved_in_words, "gain": gain,
-        "largest_rate": largest_rate, "good_rates": good_rates, "compared_rate": compared_rate,
-        "estimate": estimate, "needed": needed,
-        "cell": lambda text: text.replace("|", r"\|"), "mono": "`{}`".format,
-        "label": label,
+        "prefixed": prefix_links, "cell": lambda text: text.replace("|", r"\|"),
+        "mono": "`{}`".format, "label": label,
     }  # fmt: skip
     return environment
 

@@ -21,7 +21,7 @@ from fathom_study.analysis.tables import (
 )
 from fathom_study.analysis.worth import ladder_table
 from fathom_study.config import Config
-from fathom_study.report.figure_manifest import (
+from fathom_study.report.drawing.figure_manifest import (
     CELLS,
     OVERVIEW_TABLES,
     TABLES_OF,

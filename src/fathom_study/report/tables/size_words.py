@@ -11,9 +11,9 @@ import pandas as pd
 from fathom.settings import join_values
 from fathom_study.analysis.claims.published import Note, Published, SizePoint
 from fathom_study.analysis.significance import UNDECIDED
-from fathom_study.report.formatting import with_interval
-from fathom_study.report.records import Record, records
-from fathom_study.report.worth import Cost, compare_cost
+from fathom_study.report.tables.formatting import with_interval
+from fathom_study.report.tables.records import Record, records
+from fathom_study.report.tables.worth_words import Cost, compare_cost
 
 PAYS, NEVER = "pays", "never pays"
 LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"

@@ -13,7 +13,7 @@ from rich.text import Text
 from fathom.system.text import format_duration
 from fathom_study import tasks
 from fathom_study.analysis.platforms import labels_of
-from fathom_study.report.formatting import count_layers
+from fathom_study.report.tables.formatting import count_layers
 from fathom_study.runs.estimate import basis_of
 from fathom_study.runs.run import STATUSES, Run, group_of
 from fathom_study.runs.status import Status, count_statuses
@@ -69,7 +69,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
     `every`: print all contrasts in place of the first.
     """
     from fathom_study.analysis.statistics import MIN_SEEDS
-    from fathom_study.report.comparisons import effect_with_interval  # it loads pandas
+    from fathom_study.report.tables.effect_words import effect_with_interval  # it loads pandas
 
     if effects.empty:
         return
