@@ -14,8 +14,8 @@ from fathom_study.analysis.attribution import (
     variance_shares,
     variance_summary,
     variance_table,
-    write_attribution,
 )
+from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.tables import read_table
 from fathom_study.config import load_config
 from tests.support.runs import GPU_PLATFORM, config_with
@@ -299,7 +299,7 @@ def write_runs(steps, folder):
 
 def test_two_platforms_give_three_tables(tmp_path):
     write_runs(frame(grid(by_recipe)), tmp_path)
-    write_attribution(two_recipes(), tmp_path)
+    write_derived(two_recipes(), tmp_path)
     assert len(read_table(tmp_path / "trajectories.csv")) == 2  # one for each study
     assert read_table(tmp_path / "variance.csv")["recipe_share"].tolist() == pytest.approx([1])
     summary = read_table(tmp_path / "variance_summary.csv")
@@ -311,6 +311,6 @@ def test_steps_of_a_single_platform_are_not_read(tmp_path):
     write_runs(steps[steps["platform"] == steps["platform"].iloc[0]], tmp_path)
     for file in tmp_path.rglob("steps.csv.gz"):
         file.unlink()
-    write_attribution(two_recipes(), tmp_path)
+    write_derived(two_recipes(), tmp_path)
     for name in ("trajectories.csv", "variance.csv"):
         assert read_table(tmp_path / name).empty

@@ -63,9 +63,7 @@ def sample_of(config: Config, runs: list[Run]) -> dict[tuple[str, ...], Run]:
 def main(backend: str, *files: str) -> None:
     """Write the replays of a backend's runs, each that of the sampled run like it."""
     config = load_config(list(map(Path, files)), {"train": False})
-    studies = [name for name, study in config.studies.items() if backend in study.backends]
-    every = imported_runs(config, studies)
-    runs = [run for run in every if run.replay and run.cell.backend == backend]
+    runs = [run for run in imported_runs(config) if run.replay and run.cell.backend == backend]
     if not runs:
         sys.exit(f"{backend}: no imported run to replay")
     sample = sample_of(config, runs)

@@ -29,9 +29,12 @@ def published(config):
 
 @pytest.fixture(scope="module")
 def screen(config, published):
-    """(worth, answers) of the kept result's tables."""
+    """(title, advice, answers) of the kept result's tables."""
     environment = environment_of_reports(config, published, TEMPLATES, KEPT)
-    return environment.globals["worth"], environment.get_template("answers.j2").module.answers
+    worth = environment.globals["worth"]
+    advice = environment.get_template("words.j2").module.advice(worth)
+    answers = environment.get_template("answers.j2").module.answers
+    return worth.title, " ".join(advice.split()), answers
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +55,20 @@ def paper_source(config, published, tmp_path_factory):
 def test_every_question_has_an_answer(screen):
     """A renamed study or variant would leave a question out."""
     asked = re.findall(r'"([A-Z][^"]*\?)"', (TEMPLATES / "answers.j2").read_text("utf-8"))
-    assert sorted(question for question, *_ in screen[1]) == sorted(asked)
+    assert sorted(question for question, *_ in screen[2]) == sorted(asked)
 
 
 def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
     """Results and page are read from the kept files, which `make test-reference` checks."""
-    worth, answers = screen
+    title, advice, answers = screen
     (page,) = read_sections({"RESULTS.md": KEPT / "RESULTS.md"}, KEPT / "figures", {}, set())
     paper = (paper_source / "paper.typ").read_text(encoding="utf-8")
     paper_text = re.sub(r'#"((?:[^"\\]|\\.)*)";', r"\1", paper)
     shown = re.sub(r"<[^>]+>", "", str(page.introduction + page.parts)).replace("&#39;", "'")
-    assert page.title == worth.title
+    assert page.title == title
     for text in (paper_text, shown):
         text = " ".join(text.split())
-        for said in (worth.title, worth.advice):
+        for said in (title, advice):
             assert said in text
         for question, answer, _ in answers:
             assert re.search(rf"{re.escape(question)}\W+{re.escape(answer)}", text)
@@ -73,9 +76,9 @@ def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
 
 def test_readme_gives_the_answers_of_the_kept_result(screen):
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    worth, answers = screen
+    title, advice, answers = screen
     finding = block(readme, "finding")
-    assert worth.title in finding and worth.advice in finding
+    assert title in finding and advice in finding
     rows = [line.strip("| ").split(" | ") for line in block(readme, "answers").splitlines()[3:]]
     shown = [(question, answer) for question, answer, _ in rows]
     assert shown == [(question, f"**{answer}**") for question, answer, _ in answers]

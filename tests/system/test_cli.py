@@ -112,7 +112,6 @@ REFUSED = {
     "status larger": "unknown study 'larger' (known: small)",
     "bundle import --keep --replace b.tar.xz": "--keep and --replace exclude each other",
     "fetch minst": "unknown data set 'minst'",
-    "replay troch": "unknown backend 'troch'",
 }
 
 

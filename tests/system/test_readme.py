@@ -83,7 +83,7 @@ def block(name, rows):
     environment = environment_of(PROJECT / "report/templates", LABELS)
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
-        "worth": WorthPresenter("released", "text", "What is it worth?", "It is little.", rows, {}),
+        "worth": WorthPresenter("released", "text", "What is it worth?", "hc", rows, {}),
         "scale": ScalePresenter(SIZES, []), "kept": "KEPT",
         "within": "within 5 %", "confidence": 95, "absent": "–",
         "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -131,6 +132,14 @@ def test_only_tasks_and_their_own_files_name_a_task():
             if isinstance(node, ast.Constant) and node.value in TASKS
         ]
     assert not named
+
+
+def test_no_file_of_the_report_has_the_name_of_another():
+    own = [file for file in FILES if file.parts[:2] == (STUDY, "report")]
+    others = [file for file in FILES if file not in own]
+    names = Counter(file.name for file in own if file.name != "__init__.py")
+    assert names.keys().isdisjoint(file.name for file in others)
+    assert max(names.values()) == 1
 
 
 def test_imports_have_no_cycle():

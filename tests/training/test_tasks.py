@@ -78,7 +78,7 @@ REFUSED = [
     ("graph", {"labelled": 0.01}, "labelled 0.01 is 0 of 12 nodes"),
     ("state", {"group": "S5"}, "group: input should be 'S3', 'A4'"),
     ("state", {"length": 4}, "there are 1296 words of length 4"),
-    ("flow", {"density": "two_moon"}, "did you mean 'two_moons'"),
+    ("flow", {"density": "two_moon"}, "input should be 'two_moons'"),
 ]
 
 

@@ -24,11 +24,9 @@ def at(field, *points, time):
 # --- densities and their velocities --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "centres"), [("two_moons", 64), ("eight_gaussians", 8),
-                                              ("checkerboard", 8 * 36)])  # fmt: skip
-def test_a_density_has_mean_zero_and_the_size_of_the_noise(name, centres):
-    density = flow.density_of(name)
-    assert density.centres.shape == (centres, 2)
+def test_the_density_has_mean_zero_and_the_size_of_the_noise():
+    density = flow.two_moons()
+    assert density.centres.shape == (64, 2)
     assert density.centres.mean(axis=0) == pytest.approx([0, 0], abs=1e-12)
     # E|x|² of a mixture: the mean over its centres, plus s² for each coordinate.
     size = (density.centres**2).sum(axis=1).mean() + 2 * density.deviation**2
@@ -37,7 +35,7 @@ def test_a_density_has_mean_zero_and_the_size_of_the_noise(name, centres):
 
 def test_two_moons_are_two_half_circles_by_hand():
     """Before standardisation the upper one's top is (0, 1), the lower one's bottom (1, −1/2)."""
-    density = flow.density_of("two_moons")
+    density = flow.two_moons()
     size = 0.1 / density.deviation
     upper, lower = np.split(density.centres * size + [0.5, 0.25], 2)
     assert np.hypot(*upper.T) == pytest.approx(np.ones(32))
@@ -60,17 +58,16 @@ def by_quadrature(density, point, time):
 
 @pytest.mark.parametrize(("point", "time"), [((0.3, -0.8), 0.35), ((1.1, 0.4), 0.9)])
 def test_exact_velocity_is_the_mean_over_all_lines_through_a_point(point, time):
-    density = flow.density_of("eight_gaussians")
+    density = flow.two_moons()
     (result,) = at(density.velocity, point, time=time)
     expected = by_quadrature(density, np.array(point), time)
     assert result == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", flow.DENSITIES)
-def test_the_exact_velocity_at_both_ends(name):
+def test_the_exact_velocity_at_both_ends():
     """At time 0 the end has mean zero, so it is −x; at 1 the start has mean zero, so it is x."""
     points = [(0.5, -1.0), (2.0, 0.25)]
-    velocity = flow.density_of(name).velocity
+    velocity = flow.two_moons().velocity
     assert at(velocity, *points, time=0) == pytest.approx(-np.array(points))
     assert at(velocity, *points, time=1) == pytest.approx(np.array(points))
 
@@ -87,12 +84,12 @@ def test_spread_points_have_the_radii_of_a_normal_distribution():
 
 
 def test_a_batch_lies_on_lines_from_noise_to_the_density():
-    spec = spec_of(density="eight_gaussians", batch_size=512)
+    spec = spec_of(batch_size=512)
     batch = task.batch(spec, 0)
     points, times = batch.inputs["points"], batch.inputs["times"]
     assert {x.dtype for x in (points, times, batch.targets)} == {np.dtype("float32")}
     assert (points.shape, times.shape, batch.targets.shape) == ((512, 2), (512, 1), (512, 2))
-    density = flow.density_of("eight_gaussians")
+    density = flow.two_moons()
     ends, starts = points + (1 - times) * batch.targets, points - times * batch.targets
     apart = np.linalg.norm(ends[:, None] - density.centres, axis=2).min(axis=1)
     assert apart.max() < 6 * density.deviation
@@ -136,22 +133,22 @@ def test_euler_steps_by_hand():
 def test_the_energy_distance_by_loops(monkeypatch):
     rng = np.random.default_rng(5)
     xs, ys = rng.standard_normal((7, 2)), rng.standard_normal((5, 2)) + 1
-    monkeypatch.setattr(flow, "reference", lambda name: (ys, flow.mean_distance(ys, ys)))
+    monkeypatch.setattr(flow, "reference", lambda: (ys, flow.mean_distance(ys, ys)))
     monkeypatch.setattr(flow, "start_points", lambda count: xs - 2)
-    result = flow.energy_distance_after(lambda x, t: 2 + 0 * x, "two_moons", steps=3)
+    result = flow.energy_distance_after(lambda x, t: 2 + 0 * x, steps=3)
 
     def mean(a, b):
         return sum(math.dist(x, y) for x in a for y in b) / (len(a) * len(b))
 
     assert result == pytest.approx(2 * mean(xs, ys) - mean(xs, xs) - mean(ys, ys))
-    assert math.isnan(flow.energy_distance_after(lambda x, t: math.nan * x, "two_moons", steps=1))
+    assert math.isnan(flow.energy_distance_after(lambda x, t: math.nan * x, steps=1))
 
 
 def test_the_exact_velocity_leads_to_the_density_in_many_steps():
     """One step leads to the mean, since at time 0 nothing is known of the end."""
-    velocity = flow.density_of("two_moons").velocity
-    after = {n: flow.energy_distance_after(velocity, "two_moons", n) for n in (1, 5, 50)}
-    truth, apart = flow.reference("two_moons")
+    velocity = flow.two_moons().velocity
+    after = {n: flow.energy_distance_after(velocity, n) for n in (1, 5, 50)}
+    truth, apart = flow.reference()
     collapsed = 2 * flow.mean_distance(np.zeros((1, 2)), truth) - apart
     assert after[1] == pytest.approx(collapsed)
     assert after[50] < 1e-3 < after[5] < after[1]

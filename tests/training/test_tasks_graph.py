@@ -172,19 +172,6 @@ def test_held_out_graphs_are_equal_for_all_seeds_and_never_trained_on():
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
 
 
-def test_fixed_graphs_train_on_labels_and_hold_out_the_other_nodes():
-    spec = spec_on(graphs="fixed", batch_size=2)
-    first, later = task.batch(spec, 0), task.batch(spec, 9)
-    (held_out,) = module.held_out_batches(spec)
-    for batch in (later, held_out):
-        assert all((first.inputs[name] == batch.inputs[name]).all() for name in first.inputs)
-        assert (first.targets == batch.targets).all()
-    assert first.inputs["nodes"].shape == (2, 12, 3)  # no labels among the inputs
-    assert (first.weights + held_out.weights == 1).all()
-    assert (first.weights.sum(axis=1) == 3).all()
-    assert (task.batch(spec_on(graphs="fixed", seed=1), 0).targets != first.targets[:1]).any()
-
-
 # --- the network (test_tasks compares it with a textbook) -----------------------------------------
 
 

@@ -20,11 +20,11 @@ def main(options: list[str]) -> None:
     """Print the number of cells, or exit with Snakemake's errors and both counts."""
     overlays = [option for option in options if option.endswith(".yaml")]
     cells = len(load_config(["config.yaml", *overlays]).cells())
-    command = ("-n", "--printshellcmds", *options, *AS_AT_FIRST)
+    command = ("-n", *options, *AS_AT_FIRST)
     plan = subprocess.run(
         [sys.executable, "-m", "snakemake", *command], capture_output=True, text=True, check=False
     )
-    planned = len(re.findall(r"^ *rule train:$", plan.stdout, re.M))
+    planned = len(re.findall(r"^ *Job [0-9]+: train ", plan.stdout, re.M))
     name = " ".join(["snakemake -n", *options])
     if plan.returncode or not 0 < cells <= planned:
         print(plan.stderr, file=sys.stderr)

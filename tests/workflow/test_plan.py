@@ -195,7 +195,7 @@ def started(**changes):
     said = {
         "modifier": SimpleNamespace(skip_configfile=False),
         "config_settings": SimpleNamespace(config={}, replace_workflow_config=False),
-        "overwrite_configfiles": [], "configfiles": ["config.yaml"],
+        "overwrite_configfiles": [],
         "deployment_settings": SimpleNamespace(deployment_method=set()),
         "resource_settings": SimpleNamespace(default_resources=None),
         "remote_exec": False, "local_exec": True, "is_main_process": True,
@@ -213,14 +213,14 @@ def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypa
         "--config", "config.yaml", "--config", "o.yaml", "--set=seeds=[0]",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; change to /p"):
-        start.check_files(Path("/p"))
+        start.check_file(Path("/p"))
     Path("config.yaml").write_text("results: a\nresults: b\n")
     with pytest.raises(ConfigError, match='duplicate key "results"'):
-        start.check_files(Path("/p"))
+        start.check_file(Path("/p"))
     only = SimpleNamespace(config={}, replace_workflow_config=True)
     assert started(config_settings=only, overwrite_configfiles=["o.yaml"]).files == ["o.yaml"]
-    module = started(modifier=SimpleNamespace(skip_configfile=True), configfiles=[])
-    module.check_files(Path("/p"))
+    module = started(modifier=SimpleNamespace(skip_configfile=True))
+    module.check_file(Path("/p"))
     assert module.options(config) == ["--config", "r/config.json"]
     assert json.loads(Path(write_resolved(config)).read_text()) == config.resolved()
 

@@ -143,7 +143,7 @@ def build_context(
         "measured": measured,
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
         "at_best_rate": AT_BEST_RATE,
-        "worth": worth_words.present_worth(published.worth, tables["worth"], config.labels),
+        "worth": worth_words.present_worth(published.worth, tables["worth"]),
         "scale": scale,
         "long_steps": size_words.LONG,
         "least_gain": size_words.LEAST_GAIN,

@@ -12,11 +12,8 @@ from fathom_study.analysis.claims.published import Worth
 from fathom_study.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import MIN_SEEDS
-from fathom_study.analysis.worth import BEST_RATES, ONE_RATE
 from fathom_study.config import common_depth
 from fathom_study.report.tables.effect_words import (
-    WITHIN,
-    after_looking,
     effect_with_interval,
     marked,
 )
@@ -33,21 +30,19 @@ class WorthPresenter(NamedTuple):
     study: str
     task: str
     title: str
-    advice: str
-    """Up to five sentences."""
+    asked: str
+    """The variant that the advice names first."""
     rows: list[Record]
     """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """The authors' statement on the cost of a variant: (words, address of the source)."""
 
 
-def present_worth(
-    above: Worth | None, table: pd.DataFrame, labels: Mapping[str, str]
-) -> WorthPresenter | None:
+def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | None:
     """The worth of designs in the study that `above` names; None if no ladder was trained there.
 
     On the first platform, at the depth of most rows; pairs of fewer than MIN_SEEDS seeds are left
-    out. `table`: worth.csv. `labels`: display names of variants.
+    out. `table`: worth.csv.
     """
     if above is None:
         return None
@@ -62,97 +57,7 @@ def present_worth(
     if not rows:
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    said = advice(rows, above, labels)
-    return WorthPresenter(above.study, above.task, above.title, said, rows, overheads)
-
-
-def advice(rows: Sequence[Record], above: Worth, labels: Mapping[str, str]) -> str:
-    """The advice that follows from the rows, in up to five sentences.
-
-    Designs whose multiplier exceeds the cost of a step, if steps were timed; the design that is
-    asked for; the largest multiplier among better designs, at one learning rate; and designs that
-    are better with each network at its own best rate.
-    """
-    better = [row for row in rows if row["verdict"] == BETTER]
-    saving = [row for row in better if row["rate"] == ONE_RATE and pays_below(row)]
-    # Other sizes and tasks have studies of their own.
-    of_study = f"in this study of {rows[0]['depth']:g} layers on {above.task}"
-    sentences = []
-    if any(row["cost"] > 0 for row in rows):
-        paid = dict.fromkeys(
-            _label(row, labels) for row in rows if compare_cost(row, "cost") == "above"
-        )
-        sentence = f"These connections gain more than their steps cost: {', '.join(paid)}"
-        sentences = [
-            sentence if paid else "No connection is shown to gain more than its steps cost here"
-        ]
-    best = max(saving, key=lambda row: row["multiplier"], default=None)
-    for row in rows:
-        if row["variant"] == above.asked and row["rate"] == ONE_RATE and row is not best:
-            sentences.append(_asked(row, labels))
-    if best is None:
-        sentences.append(f"No connection is shown to save training steps {of_study}")
-    else:
-        sentences += _gain(best, of_study, labels)
-    if tuned := [row for row in rows if row["rate"] == BEST_RATES]:
-        names = ", ".join(_label(row, labels) for row in tuned if row in better)
-        first = max(tuned, key=lambda row: row["multiplier"])
-        mean = (
-            f"the best mean is {_label(first, labels)}, {saved_in_words(first)}, {_verdict(first)} "
-            f"with {first['seeds']:g} seeds"
-        )
-        none = f"no connection is shown to be better; {mean}"
-        phrase = f"these are better: {names}" if names else none
-        sentences.append(f"With each network at its own best learning rate, {phrase}")
-    return ". ".join([*sentences, ""]).strip()
-
-
-def _asked(row: Record, labels: Mapping[str, str]) -> str:
-    """The verdict on a design, and the time of its step."""
-    saved = "" if row["verdict"] == EQUIVALENT else f": {saved_in_words(row)}"
-    costs = _times(row)
-    name = _label(row, labels)
-    return f"{name[:1].upper()}{name[1:]} is {_verdict(row)}{saved}" + (
-        costs and f"; its step takes {costs}"
-    )
-
-
-def _verdict(row: Record) -> str:
-    verdict = row["verdict"]
-    if verdict == EQUIVALENT:
-        return f"equivalent to plain {WITHIN}"
-    return f"{verdict} than plain" if verdict in (BETTER, WORSE) else verdict
-
-
-def _gain(row: Record, of_study: str, labels: Mapping[str, str]) -> list[str]:
-    """Sentences on the steps that a design saves, and the step time below which it pays."""
-    # Beyond the ladder the multiplier is a lower bound, and so are the steps saved.
-    least = "" if row["answer"] == "at" else "at least "
-    times, low, high = (number(row[name], 3) for name in ("multiplier", "low", "high"))
-    interval = "" if math.isnan(row["low"]) else f" ({low} to {high})"
-    saved = steps_saved(row, bare=True)
-    limit = f"It pays if a step takes less than {times} times as long as a plain one"
-    costs = _times(row)
-    chosen = f" ({after_looking(row)})" if after_looking(row) else ""
-    return [
-        f"The largest significant gain {of_study}, at one learning rate for both, is that of "
-        f"{_label(row, labels)}: a plain network needs {least}{times} times the steps{interval} "
-        f"for the same score, so {least}{saved} of the steps are saved{chosen}",
-        f"{limit}; here it takes {costs}" if costs else limit,
-    ]
-
-
-def _times(row: Record) -> str:
-    """Time of a step relative to a plain one, by width; empty if unknown."""
-    if math.isnan(row["cost"]):
-        return ""
-    own, wider = (number(row[name], 3) for name in ("cost", "cost_wider"))
-    time = f"{own} times as long with {row['width']:g} channels"
-    return time if math.isnan(row["cost_wider"]) else f"{time}, {wider} times with {row['wider']:g}"
-
-
-def _label(row: Record, labels: Mapping[str, str]) -> str:
-    return labels.get(row["variant"], row["variant"])
+    return WorthPresenter(above.study, above.task, above.title, above.asked, rows, overheads)
 
 
 Cost = Literal["cost", "operations"]
