@@ -707,6 +707,3 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
     assert re.search(message.replace("(", r"\("), said)
     after = framework.values(module)
     assert all(np.array_equal(after[name], value) for name, value in before.items())
-
-
-# --- torch.export ---------------------------------------------------------------------------------

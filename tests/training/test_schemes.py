@@ -129,26 +129,6 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
 
-# --- published names -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("task", "published", "scheme"),
-    [
-        ("tokens", "baseline", "plain"),
-        ("tokens", "hc", "hc_demo"),
-        ("tokens", "mhc", "mhc_demo"),
-        # The version of 25 January, with published results; the one of 19 January is hc_static.
-        ("fashion", "hc", "hc_dynamic"),
-        ("fashion", "mhc", "mhc_dynamic"),
-    ],
-)
-def test_published_name_means_the_scheme_of_its_source(task, published, scheme):
-    result = make_spec(task=task, variant=published)
-    assert result.variant == published
-    assert result.connection == make_spec(task=task, variant=scheme).connection
-
-
 # --- composition ---------------------------------------------------------------------------------
 
 
@@ -188,25 +168,6 @@ def test_overridden_settings_change_nothing_else(task, base, change, expected):
     own = make_spec(task=task, variant=base, connection={"connection": base, **change})
     result = differences(named.model_dump(), own.model_dump())
     assert result == {f"connection.{key}": value for key, value in expected.items()}
-
-
-# --- recipes --------------------------------------------------------------------------------------
-
-PARTS = ("embedding", "attention", "bias_correction", "linear", "outputs", "head")
-RECIPES_BY_HAND = {
-    "mlx-defaults": ("inverse_sqrt_width", "linear", False, "uniform", "linear", "linear"),
-    "torch-defaults": ("unit", "packed_xavier", True, "uniform", "linear", "linear"),
-    "unit-variance": ("unit", "linear", True, "normal", "scaled", "linear"),
-    "nanochat": ("unit", "linear", True, "uniform_unit", "zero", "small"),
-}
-RECIPES_BY_HAND = {n: dict(zip(PARTS, v, strict=True)) for n, v in RECIPES_BY_HAND.items()}
-
-
-@pytest.mark.parametrize("name", RECIPES_BY_HAND)
-def test_recipe_written_as_settings_equals_the_named_recipe(name):
-    named, written = make_spec(recipe=name), make_spec(recipe=RECIPES_BY_HAND[name])
-    assert named == written
-    assert named.hash() == written.hash()
 
 
 # --- matrices of the learned mixing ---------------------------------------------------------------

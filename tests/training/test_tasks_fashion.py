@@ -201,18 +201,3 @@ def test_accuracy_is_the_share_of_correct_test_images(files, monkeypatch, evalua
         assert end_of(spec, params).value("test_accuracy") == pytest.approx(share)
     params["head.bias"][:] = math.nan
     assert end_of(spec, params).value("test_accuracy") == 0
-
-
-def test_errors_of_the_causal_mixing_by_hand():
-    spec = make_spec(task="fashion", variant="hc_causal", depth=2)
-    params = parameters_of(spec)
-    for mixing, rows, columns in (
-        ([[0.5, 0.75], [0.5, 0.5]], 0.25, 0.25),  # rows sum to 1.25 and 1, columns to 1 and 1.25
-        ([[1.0, 0.75], [0.5, 0.5]], 0.75, 0.5),  # rows sum to 1.75 and 1, columns to 1.5 and 1.25
-    ):
-        params["connection.mixing"][:] = np.log(mixing)
-        result = {name: task.step_metrics[name].compute(end_of(spec, params)) for name in ERRORS}
-        assert result == pytest.approx(dict(zip(ERRORS, (rows, columns), strict=True)))
-
-
-ERRORS = ("mixing_row_error", "mixing_column_error")
