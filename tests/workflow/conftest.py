@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from command_helpers import finished as ended
-from command_helpers import server
-from grid_helpers import copy_project, only
+from tests.support.commands import finished as ended
+from tests.support.commands import server
+from tests.support.project import copy_project, only
 
 SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
 # Smaller still than the preset: 10 cells of two studies.

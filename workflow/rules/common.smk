@@ -1,15 +1,56 @@
-# The validated config, its cells and their files, and how a job calls fathom.
+# The sources of fathom, the validated config, its cells and their files, and how a job calls fathom.
 
 import functools
 import shlex
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
 
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.logging import get_event, logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from fathom_study import datasets
+
+def find_project():
+    """The project's folder. As a module from a git host, it is first unpacked into .snakemake.
+
+    Snakemake fetches such files one at a time; fathom needs its sources and templates as folders, so
+    this reads Snakemake's own object of the file's source.
+    """
+    source = workflow.current_basedir
+    if not hasattr(source, "ref"):
+        return Path(source.get_path_or_uri(secret_free=True)).resolve().parents[1]
+    from git import Repo
+
+    hosted = hasattr(source, "hosted_repo")
+    repository = source.hosted_repo.repo if hosted else Repo(source.repo_path)
+    commit = repository.commit(source.ref).hexsha
+    folder = Path(".snakemake", "fathom", commit).resolve()
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+            with open(f"{fresh}/tar", "wb") as archive:
+                repository.archive(archive, commit)
+            with tarfile.open(f"{fresh}/tar") as files:
+                files.extractall(f"{fresh}/project", filter="data")
+            Path(fresh, "project").rename(folder)
+    return folder
+
+
+PROJECT = find_project()
+sys.path.insert(0, str(PROJECT / "src"))
+# A profile may have loaded fathom from another project, in the folder where Snakemake started.
+for name in [name for name in sys.modules if name.partition(".")[0] in ("fathom", "fathom_study")]:
+    if not Path(sys.modules[name].__file__ or "").is_relative_to(PROJECT):
+        del sys.modules[name]
+
+
+from fathom.system.errors import UserError, broken_link, fail, of_system
+from fathom_study import datasets, preload
+from fathom_study.analysis.tables import BY_STUDY
 from fathom_study.config import BACKENDS, installed_backends
-from fathom_study.config.snakemake_start import is_resolved, shell_prefix, write_resolved
+from fathom_study.config.snakemake_start import Start, is_resolved, shell_prefix, write_resolved
 from fathom_study.report.drawing.figure_manifest import (
     OVERVIEW_TABLES,
     drawing_modules,
@@ -23,6 +64,28 @@ from fathom_study.report.pages import reports
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash
 from fathom_study.runs.plan import DATA_READY, STARTED, Plan
+
+
+def warn(message):
+    print(f"fathom: {message}", file=sys.stderr)
+
+
+def or_exit(function, *arguments, **options):
+    """Call the function; an error that the user can fix ends everything, a line for each problem."""
+    try:
+        return function(*arguments, **options)
+    except (UserError, OSError) as error:
+        fail(of_system(error) if isinstance(error, OSError) else str(error))
+
+
+if set("{}") & set(str(PROJECT)):
+    fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
+START = Start.of(workflow)
+or_exit(START.check_file, PROJECT)
+
+
+configfile: "config.yaml"
+
 
 CONFIG = or_exit(START.load, config)
 or_exit(reports.check_folder, CONFIG)
@@ -159,6 +222,46 @@ def in_report(folder, figures, category, **labels):
         )
     return files
 
+
+# --- files of the rules ---
+
+CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
+RUN = f"{STORE}/runs/{CELL}"
+CELL_NAME = CELL.replace("{", "{wildcards.")
+CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
+
+# On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
+# Their time limits add up, and if a job ends early all its cells are trained again.
+SHORT = 10
+SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
+
+RUN_TABLES = csvs(
+    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
+    *("worth", "sizes", "stability", "trajectories", "variance", "variance_summary"),
+)
+VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
+# Tables of each study alone, for its figures: a run changes no figure of another study.
+STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.studies]
+STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
+# Times have separate tables: files without times are not remade if only times have changed.
+TIMES = csvs("times", "times_summary")
+TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
+
+PUBLISHED = files_in("report", "published.yaml")[0]
+
+folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
+shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
+TEMPLATES, WORDS, ANSWERS = (
+    files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
+)
+DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
+REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
+PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
+for files in [] if START.conda else [PAGE, PAPER]:
+    if why := reports.why_left_out(Path(files[0]).name):
+        warn(why)
+        files.clear()
+KEPT = reports.kept_tables(CONFIG)
 
 if START.is_main:
     logger.addFilter(add_lines)

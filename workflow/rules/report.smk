@@ -2,20 +2,6 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
-shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
-TEMPLATES, WORDS, ANSWERS = (
-    files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
-)
-DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
-REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
-PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
-for files in [] if START.conda else [PAGE, PAPER]:
-    if why := reports.why_left_out(Path(files[0]).name):
-        warn(why)
-        files.clear()
-KEPT = reports.kept_tables(CONFIG)
-
 
 rule reports:
     input:

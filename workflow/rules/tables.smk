@@ -1,21 +1,5 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-from fathom_study.analysis.tables import BY_STUDY
-
-RUN_TABLES = csvs(
-    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
-    *("worth", "sizes", "stability", "trajectories", "variance", "variance_summary"),
-)
-VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
-# Tables of each study alone, for its figures: a run changes no figure of another study.
-STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.studies]
-STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
-# Times have separate tables: files without times are not remade if only times have changed.
-TIMES = csvs("times", "times_summary")
-TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
-
-PUBLISHED = files_in("report", "published.yaml")[0]
-
 
 # The content decides, even of a file from git: Snakemake needs no record of it.
 rule resolve:

@@ -4,17 +4,6 @@
 # for `fathom status`; parameters and file times do not.
 
 
-CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
-RUN = f"{STORE}/runs/{CELL}"
-CELL_NAME = CELL.replace("{", "{wildcards.")
-CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
-
-# On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
-# Their time limits add up, and if a job ends early all its cells are trained again.
-SHORT = 10
-SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
-
-
 rule train:
     input:
         inputs_of_training,

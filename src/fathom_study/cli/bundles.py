@@ -21,7 +21,6 @@ from fathom_study.cli.options import (
     Force,
     Overrides,
     Patterns,
-    check_known,
     end_with,
     example,
     options_of,
@@ -137,20 +136,10 @@ def _what_now(settings: Config, files: Sequence[Path]) -> str:
     )
 
 
-@app.command(epilog=example("fathom replay torch"))
+@app.command(epilog=example("fathom replay --jobs 2"))
 def replay(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BACKEND]...", help="Only runs of these backends."),
-    ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    studies: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--study", metavar="STUDY", help="Study to replay (repeatable); by default all."
-        ),
-    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of groups to replay at once.")] = 1,
     every: Annotated[
         bool,
@@ -177,17 +166,11 @@ def replay(
 
     settings = read_config(config, override)
     if whole is not None:
-        if names or studies or every:
-            raise ConfigError(
-                "--whole RUN repeats one run; use it without --all, --study and BACKEND"
-            )
+        if every:
+            raise ConfigError("--whole RUN repeats one run; use it without --all")
         _repeat_whole(whole, settings.compute)
         return
-    known = [backend for study in settings.studies.values() for backend in study.backends]
-    check_known("backend", names or (), known)
-    check_known("study", studies or (), settings.studies)
-    imported = imported_runs(settings, studies or ())
-    runs = [run for run in imported if not names or run.cell.backend in names]
+    runs = imported_runs(settings)
     if every and not runs:
         raise ConfigError(
             f"{settings.results}/imported: contains no such run, so nothing was replayed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -140,8 +140,8 @@ def find_runs(config: Config) -> list[Run]:
     return runs
 
 
-def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
-    """Every imported run of the config's cells, or of the cells of these studies, judged.
+def imported_runs(config: Config) -> list[Run]:
+    """Every imported run of the config's cells, judged also by its replay.
 
     Raises RunError if there is none and `train: false` leaves no other run.
     """
@@ -149,7 +149,7 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     runs = [
         _validate_imported(folder, config.spec(cell), platform.name)
         for cell, platform in itertools.product(config.cells(), platforms)
-        if (not studies or cell.study in studies) and (folder := platform / cell.path()).exists()
+        if (folder := platform / cell.path()).exists()
     ]
     known, decided = cache(partial(read_replays, config)), {}
     for group in group_runs(run for run in runs if run.replay):

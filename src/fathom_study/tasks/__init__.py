@@ -274,10 +274,6 @@ class Task(ABC):
         """Whether a run counts as diverged: by default, if its last loss is not finite."""
         return not math.isfinite(rows[-1]["loss"])
 
-    def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
-        """Small arrays to record in every step, by the name of their metric; none by default."""
-        return {}
-
 
 @cache
 def load(name: str) -> Task:
@@ -445,7 +441,6 @@ class Problem:
             report = {"logits_finite": ops.all_finite(output.logits)}
             if output.mixed is not None:
                 report |= mixing_reports(ops, output.mixed)
-            report |= self.task.reports(ops, output)
             return self.task.loss(ops, output, batch), report
 
         return loss_and_report
