@@ -44,6 +44,7 @@ class ResidualConnection(Verbs, nn.Module):
         pooled_axes: int = 0,
         has_residual: bool = False,
         takes_apart: bool = False,
+        start: str | None = None,
     ) -> None:
         """Arguments and errors: see `fathom.torch.ResidualConnection`."""
         super().__init__()
@@ -57,6 +58,7 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
             takes_apart=takes_apart,
+            start=start,
         )
         initial = self._initial(seed)
         # Not by assignment, which registers lists and mappings as parameters.
