@@ -258,3 +258,63 @@ def test_example_of_the_documents_runs(capsys):
     assert losses[0] > losses[1] > losses[3]
     assert float(re.search("differ by (.*)", printed)[1]) < 1e-4
     assert "writes the same: True" in printed
+
+
+# --- mlx-lm --------------------------------------------------------------------------------------
+
+
+def mlx_decoder(name, **settings):
+    import mlx.core as mx
+
+    module = peer(f"mlx_lm.models.{name}")
+    sizes = {key: SIZES[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size")}
+    args = {"num_attention_heads": 4, "rms_norm_eps": 1e-6, **GROUPED, **sizes, **settings}
+    mx.random.seed(0)
+    return module.Model(module.ModelArgs(model_type=name, **args))
+
+
+OF_QWEN3 = {"head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4,
+            "tie_word_embeddings": True}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings"), [("llama", {}), ("qwen2", {}), ("qwen3", OF_QWEN3)])
+def test_mlx_logits_with_a_plain_start_are_those_of_the_model(name, settings, tmp_path):
+    from fathom.mlx import attach
+
+    import mlx.core as mx  # isort: skip, after fathom.mlx
+    from mlx.utils import tree_flatten
+
+    model, ids = mlx_decoder(name, **settings), mx.arange(20).reshape(2, 10)
+    before, names = model(ids), {name for name, _ in tree_flatten(model.parameters())}
+    c = attach(model, "mhc_cycle", start="plain")
+    assert_equal(model(ids), before)
+    own = {f"connection.{name}" for name in c.parameters()}
+    assert {name for name, _ in tree_flatten(model.parameters())} == names | own
+    c.update({name: value + 0.3 for name, value in c.parameters().items()})
+    assert abs(model(ids) - before).max() > 1e-3
+    file = str(tmp_path / "model.safetensors")
+    model.save_weights(file)
+    again = mlx_decoder(name, **settings)
+    attach(again, "mhc_cycle", start="plain")
+    again.load_weights(file)
+    assert (again(ids) == model(ids)).all()
+
+
+def test_mlx_generation_with_a_cache_equals_generation_without():
+    from fathom.mlx import attach
+
+    import mlx.core as mx  # isort: skip, after fathom.mlx
+
+    model = mlx_decoder("llama")
+    attach(model, "mhc_cycle")
+    ids, cache = mx.arange(10)[None], peer("mlx_lm.models.cache").make_prompt_cache(model)
+    whole = model(ids)
+    parts = [model(part, cache=cache) for part in (ids[:, :6], ids[:, 6:9], ids[:, 9:])]
+    assert_equal(mx.concatenate(parts, axis=1), whole)
+
+
+def test_mlx_models_that_are_not_known_are_refused():
+    from fathom.mlx import attach
+
+    with pytest.raises(ValueError, match="does not know TransformerBlock of mlx_lm"):
+        attach(mlx_decoder("gemma", head_dim=8), "mhc_cycle")
