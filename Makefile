@@ -94,7 +94,7 @@ $(PEERS)/.complete: tests/peers/peers.txt $(STAMP)
 	@touch $@
 
 # And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
-test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
+test-peers: $(PEERS)/.complete ## compare with released models, and attach to them: 95 MB
 	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest tests/peers -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest tests/system/test_bench.py tests/slow/test_bench.py -rs \
 	  -k "pypi or released"

@@ -11,8 +11,8 @@ LIBRARY, STUDY = "fathom", "fathom_study"
 
 ROOMS = {
     LIBRARY: (
-        "system", "settings", "operations", "arithmetic", "init", "connections", "library", "torch",
-        "mlx",
+        "system", "settings", "operations", "arithmetic", "init", "connections", "library",
+        "attach", "torch", "mlx",
     ),
     STUDY: (
         "system", "models", "metrics", "spec", "datasets", "batch", "tasks", "config", "optimizers",
