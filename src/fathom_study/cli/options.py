@@ -88,11 +88,6 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
         for part in reversed(key.split(".")):
             value = {part: value}
         values = deep_merge(values, value)
-    if DEFAULT_CONFIG[0] in files and not DEFAULT_CONFIG[0].exists():
-        raise ConfigError(
-            "config.yaml is not in this folder; change to the project's folder, or use "
-            "--config FILE"
-        )
     return load_config(files, values)
 
 

@@ -200,7 +200,7 @@ def report(
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
     """Write the reports: RESULTS.md and all other pages."""
-    from fathom_study.config.snakemake_start import is_resolved
+    from fathom_study.config.load import is_resolved
     from fathom_study.report.pages.render import write_reports
     from fathom_study.report.pages.reports import CONFIG
 
