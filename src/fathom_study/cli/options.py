@@ -55,11 +55,9 @@ Patterns = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of cells to train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE even if it is not a bundle.")]
 PublishedFile = Annotated[
     Path, typer.Option("--published", help="Published values to compare with.")
 ]
