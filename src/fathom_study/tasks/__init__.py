@@ -29,6 +29,7 @@ from fathom.operations.ops import Array, Ops
 from fathom.settings import ConfigError, Registry, Settings, unknown, validate
 from fathom.system.text import digits
 from fathom_study.batch import Batch
+from fathom_study.datasets import DataError
 from fathom_study.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, Summary, of_run, summarise
 from fathom_study.metrics.scores import Score, measure_score, outcome
 from fathom_study.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
@@ -410,12 +411,12 @@ def trained_parameters(initial: Initial, like: Mapping[str, np.ndarray]) -> dict
         content = Path(initial.weights).read_bytes()
         values = load_safetensors(content)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{initial.weights}: cannot be read ({error})") from error
+        raise DataError(f"{initial.weights}: cannot be read ({error})") from error
     if digits(content) != initial.digest:
-        raise ConfigError(f"{initial.weights} differs from that of this training; convert it again")
+        raise DataError(f"{initial.weights} differs from that of this training; convert it again")
     wanted = {n: p.shape for n, p in like.items() if not n.startswith("connection.")}
     if wanted != {name: value.shape for name, value in values.items()}:
-        raise ConfigError(f"{initial.weights}: is not of the plain network of this spec")
+        raise DataError(f"{initial.weights}: is not of the plain network of this spec")
     return values
 
 
@@ -431,7 +432,7 @@ class Problem:
     def initial_parameters(self) -> dict[str, np.ndarray]:
         """Float32 parameters by name: the same numbers for every backend.
 
-        Raises ConfigError if the spec starts from a file that is missing, or another by now.
+        Raises DataError if the spec starts from a file that is missing, or another by now.
         """
         drawn = init.draw(self.network.parameters(), self.spec.seed)
         return drawn | trained_parameters(self.spec.initial, drawn) if self.spec.initial else drawn
