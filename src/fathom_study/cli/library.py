@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fathom.connections.about import ABOUT
 from fathom.connections.plain_start import plain_start
 from fathom.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.settings import ConfigError
@@ -18,10 +20,12 @@ from fathom_study.cli.options import (
     changed,
     end_with,
     example,
+    output_file,
     output_folder,
 )
 from fathom_study.cli.training import is_free, train_spec
 from fathom_study.config import Compute, parse_yaml
+from fathom_study.system.files import write_bytes
 
 app = typer.Typer()
 
@@ -82,3 +86,40 @@ def convert(
     typer.echo(f"loss of the first batch: plain {losses[0]:.6f}, {name} {losses[1]:.6f}", err=True)
     train_spec(spec, out, compute)
     end_with(out, f"`fathom cell-figures {out} --out figures` draws it")
+
+
+@app.command(epilog=example("fathom oracle mhc_paper --out mhc_paper.safetensors"))
+def oracle(
+    scheme: Annotated[
+        str, typer.Argument(help="A scheme, or its settings such as '{connection: hc_paper}'.")
+    ],
+    out: Annotated[Path, output_file(help="File to write.")],
+    layers: Annotated[int, typer.Option(min=1, help="Wrapped functions, two in a block.")] = 4,
+    width: Annotated[int, typer.Option(min=1, help="Channels.")] = 8,
+    streams: Annotated[int, typer.Option(min=1, help="Streams, if the settings have none.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all numbers.")] = 0,
+) -> None:
+    """Write numbers to test another implementation with.
+
+    A safetensors file in float64: parameters, the input, inputs and outputs of every function, the
+    output, and gradients. Its metadata have the formula, the settings, and the meaning of names.
+    """
+    from safetensors.torch import save
+
+    from fathom.torch import ResidualConnection, oracle_vectors
+
+    settings = parse_yaml(scheme, "SCHEME")
+    c = ResidualConnection(
+        settings, layers, width, streams=streams, seed=seed, per_block=2, takes_apart=True
+    ).double()
+    name = name_behind(settings, SCHEMES)
+    metadata = {
+        "scheme": name,
+        "formula": ABOUT[name].formula if name else "",
+        "settings": resolve(settings, SCHEMES, streams, "").model_dump_json(),
+        "layers": str(layers),
+        "per_block": "2",
+        "names": inspect.cleandoc(oracle_vectors.__doc__),
+    }
+    write_bytes(out, save(oracle_vectors(c, seed), metadata))
+    end_with(out, "read it with safetensors")
