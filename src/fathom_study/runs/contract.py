@@ -1,6 +1,6 @@
 """The contract of a user's own connection, checked before training.
 
-docs/library.md, "Your own connection", lists the checks.
+docs/library-details.md, "The contract", lists the checks.
 """
 
 from __future__ import annotations
