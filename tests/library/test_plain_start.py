@@ -1,5 +1,8 @@
 """`start="plain"`: an untrained connection equals the plain network, and every parameter learns."""
 
+from fnmatch import filter as matching
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -111,3 +114,10 @@ def test_unknown_start_is_refused(torch):
 
     with pytest.raises(ConfigError, match="start"):
         ResidualConnection("mhc_cycle", 2, 4, start="zero")
+
+
+def test_document_names_the_schemes_without_a_plain_start():
+    text = (Path(__file__).parents[2] / "docs/library.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:3] for line in text.splitlines() if "| none: " in line]
+    patterns = [name.strip(" `") for names, _ in rows for name in names.split(",")]
+    assert {name for pattern in patterns for name in matching(SCHEMES, pattern)} == {*WITHOUT}
