@@ -448,6 +448,91 @@ def through_frac(name, p, x, layers, m=2):
     return x
 
 
+# --- one stream, in the words of those who race ---------------------------------------------------
+
+RACERS = (
+    "resid_growth", "orthogonal", "gru_gate", "review", "deep_delta", "prores", "x0_lambda",
+    "unet", "unet_concatenated", "one_skip", "backout", "late_read", "two_lanes",
+)  # fmt: skip
+
+
+def gru_cell(p, k, y, x):
+    """PyTorch's GRUCell: input y, hidden state x."""
+    W, V, b, c = (p[name][k] for name in
+                  ("output_gates", "stream_gates", "output_bias", "stream_bias"))  # fmt: skip
+    (ri, zi, ni), (rh, zh, nh) = (
+        np.split(a @ matrix.T + bias, 3, axis=-1) for a, matrix, bias in ((y, W, b), (x, V, c))
+    )
+    z, new = sigmoid(zi + zh), np.tanh(ni + sigmoid(ri + rh) * nh)
+    return (1 - z) * new + z * x
+
+
+def racing_sum(name, p, k, x, y):
+    """The stream after function k with the output y."""
+    match name:
+        case "resid_growth":
+            return p["resid"][k] * x + y
+        case "orthogonal":
+            inner = np.einsum("unc,unc->un", x, y) / (np.einsum("unc,unc->un", x, x) + 1e-6)
+            return x + (y - inner[..., None] * x)
+        case "gru_gate":
+            return gru_cell(p, k, y, x)
+        case "review":
+            seen = np.concatenate([rms_norm(x, 1e-5), rms_norm(y, 1e-5)], axis=-1)
+            return x + sigmoid(seen @ p["gate"][k].T + p["gate_bias"][k]) * y
+        case "deep_delta":
+            unit = y / np.sqrt((y**2).sum(axis=-1, keepdims=True) + 1e-12)
+            beta = 2 * sigmoid(rms_norm(x) @ p["gate"][k] + p["gate_bias"][k])[..., None]
+            erased = np.einsum("unc,und->uncd", unit, unit) @ x[..., None]
+            return x - beta * erased[..., 0] + beta * 2 * unit
+    return x + y
+
+
+def through_racer(name, p, x, layers, per_block, has_residual):
+    """One stream; a list of the streams before every block."""
+    blocks, before, lanes, saved = len(layers) // per_block, [], None, None
+    first_half = -(-blocks // 2)
+    skip_to = max(1, round(6 * blocks / 11))
+    save_after = min(blocks - 1, round(blocks * (8 / 11 if name == "late_read" else 3 / 4)))
+    lanes_from = min(blocks - 1, round(7 * blocks / 11))
+    for k, layer in enumerate(layers):
+        block, within = divmod(k, per_block)
+        is_attention = k % 2 == 0 if per_block == 1 else within == 0
+        if within == 0:
+            before.append(x)
+            mirrored = blocks - 1 - block
+            if name == "x0_lambda":
+                x = p["resid"][block] * x + p["x0"][block] * before[0]
+            if name == "unet" and block >= first_half and block:
+                x = x + p["skip"][block - first_half] * before[mirrored + 1]
+            if name == "unet_concatenated" and block >= first_half and block:
+                W = p["combine"][block - first_half]
+                x = before[mirrored] @ W[:, : x.shape[-1]].T + x @ W[:, x.shape[-1] :].T
+            if name == "one_skip" and block == skip_to:
+                x = x + sigmoid(p["skip_gate"][0]) * before[min(round(4 * blocks / 11), block - 1)]
+            if name == "late_read" and block == save_after:
+                saved = x
+            if name == "two_lanes" and block == lanes_from:
+                lanes = [x, x]
+        if lanes:
+            y = layer(lanes[0] if is_attention else lanes[1])
+            lanes = [p["resid"][k] * lane + w * y
+                     for lane, w in zip(lanes, p["post"][k], strict=True)]  # fmt: skip
+            continue
+        if name == "two_lanes":
+            x = p["resid"][k] * x + p["post"][k, 0] * layer(x)
+            continue
+        y = layer(saved if saved is not None and is_attention else x)
+        x = y if has_residual else racing_sum(name, p, k, x, y)
+    if lanes:
+        return (lanes[0] + lanes[1]) / 2
+    if name in ("backout", "late_read"):
+        x = x - p["backout"][0] * before[save_after]
+    if name == "one_skip" and skip_to == blocks:
+        x = x + sigmoid(p["skip_gate"][0]) * before[0]
+    return x
+
+
 # --- causal mixing --------------------------------------------------------------------------------
 
 
@@ -468,6 +553,8 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_altup(p, x, layers, S, has_residual)
     if name.startswith("frac"):
         return through_frac(name, p, x, layers)
+    if name in RACERS:
+        return through_racer(name, p, x, layers, per_block, has_residual)
     if name in ONE_STREAM:
         return through_sums(name, p, x, layers, per_block)
     if name in DENSE:

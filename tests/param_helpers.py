@@ -15,7 +15,7 @@ from fathom_study.train import trainer_for
 OF_EACH_KIND = (
     "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
     "deepseek_v41", "qwen4_exp", "altup", "residual_scaled", "muse_spark", "dory", "laurel",
-    "frac", "inkling2", "muddformer",
+    "frac", "inkling2", "muddformer", "gru_gate", "x0_lambda", "two_lanes",
 )  # fmt: skip
 """Schemes of each kind of connection and of coefficients."""
 
@@ -23,7 +23,10 @@ OF_EACH_KIND = (
 READ_APART = {"inkling2", "muddformer"}
 OF_SUBLAYERS = {
     name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
-}
+} | {
+    "resid_growth", "orthogonal", "gru_gate", "review", "deep_delta", "prores", "late_read",
+    "two_lanes",
+}  # fmt: skip
 NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": READ_APART}
 """Schemes that each network refuses."""
 

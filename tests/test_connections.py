@@ -246,10 +246,10 @@ WITHOUT_GRADIENT = {
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding",
     "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
-    "source_gain", "sum_gain",
+    "source_gain", "sum_gain", "resid", "x0", "skip", "combine", "skip_gate", "backout",
     *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),
 }  # fmt: skip
-WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
+WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled", "orthogonal", "prores")
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in WITHOUT_PARAMETERS])

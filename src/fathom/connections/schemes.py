@@ -16,6 +16,7 @@ from fathom.connections.depth_attention import DepthAttention
 from fathom.connections.frac import Frac
 from fathom.connections.gated import Gated
 from fathom.connections.module import TorchModule
+from fathom.connections.one_stream import RULES, OneStream
 from fathom.connections.plain import Plain
 from fathom.connections.scaled import Scaled
 from fathom.connections.streams import Streams
@@ -40,13 +41,24 @@ KINDS = Registry(
         "depth_attention": DepthAttention,
         "dense": Dense,
         "frac": Frac,
+        "one_stream": OneStream,
         "module": TorchModule,
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
 Scheme = (
-    Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac | TorchModule
+    Plain
+    | Streams
+    | Causal
+    | Gated
+    | AltUp
+    | Scaled
+    | DepthAttention
+    | Dense
+    | Frac
+    | OneStream
+    | TorchModule
 )
 
 # Initial logits of the image study: 5 for the first stream, and for the others:
@@ -270,6 +282,7 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
         "laurel": {"kind": "scaled", "scale": "laurel"},
         "frac": {"kind": "frac"},
+        **{name: {"kind": "one_stream", "rule": name} for name in RULES},
     }
 )
 """Settings of schemes by name, for any network."""
