@@ -94,7 +94,7 @@ $(PEERS)/.complete: tests/peers.txt $(STAMP)
 
 # And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
 test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
-	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest -m peers tests/test_peers.py tests/test_peers_depth.py -rs
+	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest -m peers tests/test_peers*.py -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "slow or not slow" tests/test_bench.py -rs \
 	  -k "pypi or released"
 

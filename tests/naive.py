@@ -357,7 +357,7 @@ def through_sums(name, p, x, layers, per_block):
 # --- attention over depth -------------------------------------------------------------------------
 
 DEPTH_ATTENTION = ("attn_res", "attn_res_block", "inkling2", "mhar", "delta_attn_res")
-DENSE = ("denseformer", "muddformer")
+DENSE = ("denseformer", "muddformer", "muddformer_last")
 
 
 def depth_read(name, query, gain, sources):
@@ -415,6 +415,9 @@ def through_dense(name, p, x, layers, per_block, has_residual):
             y = layer(x if k or reads is None else reads)
             x = y if has_residual else x + y
         outputs.append(x)
+        reads = None
+        if name == "muddformer_last" and i < blocks - 1:
+            continue
         shape = (*x.shape[:2], 4 if name != "denseformer" and i < blocks else 1, i + 1)
         weights = np.broadcast_to(p[f"weights_{i}"], shape)
         if name != "denseformer":
@@ -446,6 +449,40 @@ def through_frac(name, p, x, layers, m=2):
         kept = np.einsum("ust,untc->unsc", res, units)
         x = (kept + post[:, None, :, None] * y.reshape(units.shape)).reshape(x.shape)
     return x
+
+
+def through_gated_multi(p, x, layers, S):
+    """x-transformers' gated multi residual and the final norm of its decoder."""
+    streams = [x + row for row in p["stream_embedding"]]
+    for k, layer in enumerate(layers):
+        flat = [p["gain"][k][s] * rms_norm(z.mean(axis=1)) for s, z in enumerate(streams)]
+        hidden = np.concatenate(flat, axis=-1) / S @ p["down"][k].T
+        hidden = p["gate_scale"][k] * hidden * sigmoid(hidden)
+        logits = (hidden @ p["up_read"][k].T).reshape(len(x), S, -1) + p["read"][k]
+        read = sum(
+            sigmoid(logits[:, s])[:, None] * p["gain"][k][s] * rms_norm(z) / S
+            for s, z in enumerate(streams)
+        )
+        y, beta = layer(read), 2 * sigmoid(hidden @ p["up_write"][k].T + p["write"][k])
+        streams = [z + beta[:, s, None, None] * y for s, z in enumerate(streams)]
+    return p["end_gain"] * rms_norm(sum(streams))
+
+
+def through_state_attention(p, x, layers, has_residual):
+    """x-transformers' attention over all earlier hiddens; the query depends on the last."""
+    hiddens = [x]
+    for k, layer in enumerate(layers):
+        read, last = hiddens[0], hiddens[-1]
+        if k:
+            delta = (p["input_gain"][k - 1] * rms_norm(last)) @ p["down"][k - 1].T
+            query = p["query_gain"][k - 1] * rms_norm(last + delta @ p["up"][k - 1].T)
+            keys = [p["key_gain"][k - 1] * rms_norm(h) for h in hiddens]
+            logits = np.array([(query * key).sum(axis=-1) for key in keys]) / math.sqrt(x.shape[-1])
+            shares = scipy.special.softmax(logits, axis=0)
+            read = sum(share[..., None] * h for share, h in zip(shares, hiddens, strict=True))
+        y = layer(read)
+        hiddens.append(last + (y - read if has_residual else y))
+    return hiddens[-1]
 
 
 # --- one stream, in the words of those who race ---------------------------------------------------
@@ -553,6 +590,10 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_altup(p, x, layers, S, has_residual)
     if name.startswith("frac"):
         return through_frac(name, p, x, layers)
+    if name == "gmr_cyclic":
+        return through_gated_multi(p, x, layers, S)
+    if name == "attn_res_state":
+        return through_state_attention(p, x, layers, has_residual)
     if name in RACERS:
         return through_racer(name, p, x, layers, per_block, has_residual)
     if name in ONE_STREAM:
@@ -681,7 +722,7 @@ def transformer(spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
     p, model, by_block = exact(params), spec.model, spec.model.wrap == "block"
     # These connections norm the inputs of functions and of the head.
-    is_normed = spec.variant in ("qwen4_exp", "minimax", "dory")
+    is_normed = spec.variant in ("qwen4_exp", "gmr_cyclic", "minimax", "dory")
     parts = (transformer_block,) if by_block else (attended, processed)
     parts = (attention, mlp) if is_normed else parts
     layers = layers_of(p, spec.depth)

@@ -250,6 +250,19 @@ STARTS = {
     "delta_attn_res": DEPTH_STARTS,
     "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
     "muddformer": dense(lambda i: np.eye(i + 1)[i]),
+    "muddformer_last": {
+        name: start for name, start in dense(lambda i: np.eye(i + 1)[i]).items()
+        if name.endswith((f"_{L - 1}", f"_{L}"))
+    },
+    "gmr_cyclic": {
+        "gain": (1, 0), "read": (CYCLE[:, :, None] * np.ones(W), 0), "write": (0, 0),
+        "down": (0, 1 / math.sqrt(3 * 4 * W)), "up_read": (0, 0), "up_write": (0, 0),
+        "gate_scale": (0.01, 0), "stream_embedding": (0, 0), "end_gain": (1, 0),
+    },
+    "attn_res_state": {
+        **dict.fromkeys(("key_gain", "query_gain", "input_gain"), (1, 0)),
+        "down": (0, 1 / math.sqrt(3 * W)), "up": (0, 0),
+    },
     "resid_growth": {"resid": (math.sqrt(1.1), 0)},
     "orthogonal": {},
     "gru_gate": {

@@ -266,6 +266,21 @@ ABOUT: Registry[About] = Registry(
             "from block 7B/11 on, attention reads lane 0 and MLP lane 1: x_s ← r x_s + w_s f(x_t); "
             "the output is their mean",
         ),
+        "muddformer_last": About(
+            _RACE.format("259"),
+            "as muddformer, for the input of the last block and the output alone",
+            starts_plain=True,
+        ),
+        "gmr_cyclic": About(
+            "GatedMultiResidual of x-transformers",
+            "as qwen4_exp, with a = σ(α U h + u) and weights 2σ(α W h + v), h = silu(D x̃/S); at "
+            "first u is 1 for stream l mod S",
+        ),
+        "attn_res_state": About(
+            "AttentionResidual of x-transformers",
+            "x ← x + f(Σ_i p_i X_i) over streams so far, p = softmax_i(q·(g ∘ r(X_i))/√C), "
+            "q = a ∘ r(x + U D (b ∘ r(x)))",
+        ),
     }
 )
 """Facts about each scheme in `schemes.SCHEMES`, in the same order."""

@@ -15,10 +15,12 @@ from fathom.connections.dense import Dense
 from fathom.connections.depth_attention import DepthAttention
 from fathom.connections.frac import Frac
 from fathom.connections.gated import Gated
+from fathom.connections.gated_multi import GatedMulti
 from fathom.connections.module import TorchModule
 from fathom.connections.one_stream import RULES, OneStream
 from fathom.connections.plain import Plain
 from fathom.connections.scaled import Scaled
+from fathom.connections.state_attention import StateAttention
 from fathom.connections.streams import Streams
 from fathom.settings import (
     ConfigError,
@@ -42,6 +44,8 @@ KINDS = Registry(
         "dense": Dense,
         "frac": Frac,
         "one_stream": OneStream,
+        "gated_multi": GatedMulti,
+        "state_attention": StateAttention,
         "module": TorchModule,
     }
 )
@@ -58,6 +62,8 @@ Scheme = (
     | Dense
     | Frac
     | OneStream
+    | GatedMulti
+    | StateAttention
     | TorchModule
 )
 
@@ -283,6 +289,9 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "laurel": {"kind": "scaled", "scale": "laurel"},
         "frac": {"kind": "frac"},
         **{name: {"kind": "one_stream", "rule": name} for name in RULES},
+        "muddformer_last": {"kind": "dense", "weights": "dynamic", "apart": True, "last": 2},
+        "gmr_cyclic": {"kind": "gated_multi"},
+        "attn_res_state": {"kind": "state_attention"},
     }
 )
 """Settings of schemes by name, for any network."""
