@@ -458,12 +458,12 @@ def through_gated_multi(p, x, layers, S):
         flat = [p["gain"][k][s] * rms_norm(z.mean(axis=1)) for s, z in enumerate(streams)]
         hidden = np.concatenate(flat, axis=-1) / S @ p["down"][k].T
         hidden = p["gate_scale"][k] * hidden * sigmoid(hidden)
-        logits = (hidden @ p["up_read"][k].T).reshape(len(x), S, -1) + p["read"][k]
+        logits = (hidden @ p["up_read"][k].T).reshape(len(x), S, -1) + p["read_bias"][k]
         read = sum(
             sigmoid(logits[:, s])[:, None] * p["gain"][k][s] * rms_norm(z) / S
             for s, z in enumerate(streams)
         )
-        y, beta = layer(read), 2 * sigmoid(hidden @ p["up_write"][k].T + p["write"][k])
+        y, beta = layer(read), 2 * sigmoid(hidden @ p["up_write"][k].T + p["write_bias"][k])
         streams = [z + beta[:, s, None, None] * y for s, z in enumerate(streams)]
     return p["end_gain"] * rms_norm(sum(streams))
 

@@ -255,7 +255,7 @@ STARTS = {
         if name.endswith((f"_{L - 1}", f"_{L}"))
     },
     "gmr_cyclic": {
-        "gain": (1, 0), "read": (CYCLE[:, :, None] * np.ones(W), 0), "write": (0, 0),
+        "gain": (1, 0), "read_bias": (CYCLE[:, :, None] * np.ones(W), 0), "write_bias": (0, 0),
         "down": (0, 1 / math.sqrt(3 * 4 * W)), "up_read": (0, 0), "up_write": (0, 0),
         "gate_scale": (0.01, 0), "stream_embedding": (0, 0), "end_gain": (1, 0),
     },

@@ -78,8 +78,8 @@ def parts_of(made, name):
             combines = [made.skip_combines[2 * b] for b in range(BLOCKS // 2, BLOCKS)]
             return {"combine": [(one, "combine.weight") for one in combines]}
         case "gmr_cyclic":
-            names = {"gain": "read_gain", "read": "static_read_logit",
-                     "write": "static_write_logit", "down": "to_bottleneck.weight",
+            names = {"gain": "read_gain", "read_bias": "static_read_logit",
+                     "write_bias": "static_write_logit", "down": "to_bottleneck.weight",
                      "up_read": "to_read_gate.weight", "up_write": "to_write_gate.weight",
                      "gate_scale": "dynamic_gate_scale"}  # fmt: skip
             return {ours: [(r, theirs) for r in residuals] for ours, theirs in names.items()}
@@ -157,7 +157,7 @@ def test_a_scheme_starts_as_a_new_decoder(name):
         value = ours[f"connection.{own}"].astype(np.float64)
         theirs = np.stack([module.get_parameter(n).detach().numpy() for module, n in places])
         theirs = theirs.reshape(value.shape)
-        if theirs.std(axis=0).max() < 1e-6 or own == "read":  # the same numbers in every layer
+        if theirs.std(axis=0).max() < 1e-6 or own == "read_bias":  # the same numbers in every layer
             assert value == pytest.approx(theirs, abs=1e-7), own
         else:
             assert value.std() == pytest.approx(theirs.std(), rel=5 / np.sqrt(value.size)), own

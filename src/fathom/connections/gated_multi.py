@@ -55,9 +55,9 @@ class Gates(NamedTuple):
 
     gain: Array
     """g [S, C]"""
-    read: Array
+    read_bias: Array
     """u [S, C]"""
-    write: Array
+    write_bias: Array
     """v [S]"""
     down: Array
     """D [rank, S·C]"""
@@ -100,8 +100,8 @@ class GatedMultiConnection(Connection):
         zero = Constant(0.0)
         return {
             "connection.gain": Parameter((L, S, C), Constant(1.0)),
-            "connection.read": Parameter((L, S, C), Stacked(tuple(own))),
-            "connection.write": Parameter((L, S), zero),
+            "connection.read_bias": Parameter((L, S, C), Stacked(tuple(own))),
+            "connection.write_bias": Parameter((L, S), zero),
             "connection.down": Parameter((L, rank, S * C), down, is_matrix=True),
             "connection.up_read": Parameter((L, S * C, rank), zero, is_matrix=True),
             "connection.up_write": Parameter((L, S, rank), zero, is_matrix=True),
@@ -131,9 +131,9 @@ class GatedMultiConnection(Connection):
             pooled = self.normed(ops, means, p.gain)
         hidden = ops.linear(ops.reshape(pooled, (N, S * C)), p.down) / S
         hidden = p.gate_scale * hidden * ops.sigmoid(hidden)
-        logits = ops.reshape(ops.linear(hidden, p.up_read), (N, S, C)) + p.read
+        logits = ops.reshape(ops.linear(hidden, p.up_read), (N, S, C)) + p.read_bias
         gates = ops.reshape(ops.sigmoid(logits), (N, S, 1, C))
-        post = 2 * ops.sigmoid(ops.linear(hidden, p.up_write) + p.write)
+        post = 2 * ops.sigmoid(ops.linear(hidden, p.up_write) + p.write_bias)
         m = ops.reshape(ops.mean(gates * normed, axis=1), state.shape)
         return m, state._replace(post=post)
 
