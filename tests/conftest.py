@@ -13,8 +13,8 @@ from hypothesis import settings
 
 from fathom_study import backends
 from fathom_study.config import BACKENDS, installed_backends, load_config
-from gradients import assert_gradients, first_step
-from param_helpers import oracle_loss, parameters_off_symmetry, trainer_on
+from tests.support.gradients import assert_gradients, first_step
+from tests.support.specs import oracle_loss, parameters_off_symmetry, trainer_on
 
 # The same examples on every run, without a deadline: machines differ, tests must not.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -34,8 +34,11 @@ def pytest_addoption(parser):
     parser.addoption("--alone", action="store_true", help=alone)
 
 
-CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch"}
-"""Fixtures that skip a test whose framework is missing."""
+CONNECT = {
+    "backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch", "mlx",
+    "fresh", "untouched",
+}  # fmt: skip
+"""Fixtures that depend on the installed frameworks."""
 DEPEND = {"installed_backends", "run_cell"}
 """Names in test modules that train or that depend on the installed frameworks."""
 
@@ -155,7 +158,7 @@ def backends_here():
 @pytest.fixture
 def fathom(capsys):
     """Function that runs a command in this process: (exit status, stdout, lines of stderr)."""
-    from command_helpers import exit_status  # it loads every command
+    from tests.support.commands import exit_status  # it loads every command
 
     def run(*arguments):
         capsys.readouterr()
@@ -200,7 +203,7 @@ def check_first_step(backends_here):
 def shipped(pytestconfig, default_config):
     """(published data without minimum scales, templates) of the repository."""
     from fathom_study.analysis.claims import load_published  # it loads SciPy
-    from tables_helpers import groundless
+    from tests.support.tables import groundless
 
     report = pytestconfig.rootpath / "report"
     published = load_published(report / "published.yaml", default_config)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from single_node import PROGRAM, missing_programs
+
+from tests.cluster.single_node import PROGRAM, missing_programs
 
 
 @dataclass

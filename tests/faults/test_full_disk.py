@@ -5,13 +5,12 @@ import shutil
 import subprocess
 
 import pytest
-from fault_helpers import quickest_backend, tiny_project
 
 from fathom_study.config import installed_backends
-from run_helpers import ARRIVED
+from tests.faults.projects import quickest_backend, tiny_project
+from tests.support.runs import ARRIVED
 
 pytestmark = [
-    pytest.mark.faults,
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 

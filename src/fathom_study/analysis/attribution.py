@@ -7,22 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.statistics import is_ratio, t_interval
-from fathom_study.analysis.tables import (
-    CELL,
-    GROUP,
-    counted,
-    read_losses,
-    read_table,
-    save_tables,
-    select,
-)
+from fathom_study.analysis.tables import CELL, GROUP, select
 from fathom_study.config import Config
 from fathom_study.metrics.runs import tail_mean
 from fathom_study.spec import Cell
@@ -44,21 +35,6 @@ differ between processors."""
 
 
 Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
-
-
-def write_attribution(config: Config, folder: Path) -> None:
-    """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
-    cells = counted(read_table(folder / "cells.csv"))
-    platforms = cells.groupby("study")["platform"].nunique()
-    several = [study for study in config.studies if platforms.get(study, 0) > 1]
-    steps = read_losses(folder, several)
-    variance = variance_table(config, steps)
-    tables = {
-        "trajectories.csv": trajectories_table(cells, steps),
-        "variance.csv": variance,
-        "variance_summary.csv": variance_summary(variance),
-    }
-    save_tables(tables, folder)
 
 
 def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from fathom_study.config import ConfigError, parse_yaml
 
 if TYPE_CHECKING:
     from fathom_study.config import Compute
-    from fathom_study.report.judge import Plan
+    from fathom_study.report.judge.judgement import Plan
     from fathom_study.runs.contract import Check
 
 app = typer.Typer()
@@ -69,7 +69,7 @@ def judge(
     network, its effective depth, and its row among all connections; with --quick, beside the plain
     network alone. The last line is the verdict. The same command resumes where it stopped.
     """
-    from fathom_study.report.judge import make_plan, write_judgement
+    from fathom_study.report.judge.judgement import make_plan, write_judgement
     from fathom_study.runs.train_all import specs_left
 
     arguments = parse_yaml(settings, "--settings")
@@ -106,7 +106,7 @@ def judge(
 
 def _checks(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
     """The checks of each study, printed as they come, equal ones once. Exits if one failed."""
-    from fathom_study.report.judge import check_all
+    from fathom_study.report.judge.judgement import check_all
 
     checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
     printed, broken = set(), {}

@@ -96,6 +96,11 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     return load_config(files, values)
 
 
+def options_of(files: Sequence[Path]) -> list[str]:
+    """The options that name these config files; none for the default."""
+    return [] if files == DEFAULT_CONFIG else [f"--config={file}" for file in files]
+
+
 def end_with(result: str | Path, after: str) -> None:
     """Name the result and the next step on stderr, at the end of a command."""
     typer.echo(f"made {result}; next: {after}", err=True)

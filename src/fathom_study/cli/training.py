@@ -31,6 +31,7 @@ from fathom_study.cli.options import (
     end_with,
     example,
     from_json,
+    options_of,
     output_folder,
     read_config,
     workflow_command,
@@ -115,9 +116,8 @@ def _after_training(settings: Config, files: Sequence[Path], overrides: Sequence
         page = f"{settings.report_folder}/index.html"
         command = workflow_command(files, overrides)
         return f"`{command}` trains what is missing, and makes tables, figures and the page {page}"
-    options = [f"--config={file}" for file in files if file not in DEFAULT_CONFIG]
-    command = shlex.join(["fathom", "bundle", "create", "--out", "runs.tar.xz", *options])
-    return f"`{command}` packs them, for a machine with Snakemake to import"
+    command = ["fathom", "bundle", "create", "--out", "runs.tar.xz", *options_of(files)]
+    return f"`{shlex.join(command)}` packs them, for a machine with Snakemake to import"
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
@@ -214,7 +214,7 @@ def compare(
     Writes figures, tables, the weights, and one JSON file with configuration, summary and history.
     Downloads the data set if it is missing. Keeps variants that are already trained.
     """
-    from fathom_study.report.compare import comparison, write_comparison
+    from fathom_study.report.drawing.compare import comparison, write_comparison
     from fathom_study.runs.folder import run_folder
     from fathom_study.runs.train_all import specs_left
 

@@ -84,7 +84,7 @@ class Compute(Settings):
         "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(
-        True, description="local jobs on Linux share a process with loaded packages"
+        True, description="trainings of the workflow on Linux fork from a loaded framework"
     )
     data: Folder = Field("data", description="folder of data sets")
     threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
@@ -102,7 +102,7 @@ class Compute(Settings):
 
     @property
     def shares_process(self) -> bool:
-        """Whether local jobs of the workflow share a process with loaded packages."""
+        """Whether local trainings of the workflow fork from a process with a loaded framework."""
         return self.preload and sys.platform == "linux" and self.threads == 1
 
 

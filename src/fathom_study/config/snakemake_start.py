@@ -61,8 +61,6 @@ class Start:
     those of config.yaml, so studies would lose their order."""
     changes: dict[str, Any]
     """Keys and values after --config."""
-    read: list[str]
-    """The config files that Snakemake reads; it accepts duplicate keys."""
     conda: bool
     """Whether jobs have a Python of their own."""
     is_remote: bool
@@ -71,8 +69,6 @@ class Start:
     """Whether this is not the process of a job."""
     runs_jobs: bool
     """Whether this process starts jobs on this machine."""
-    is_brief: bool
-    """Whether neither --printshellcmds nor --verbose is given."""
 
     @property
     def any_backend(self) -> bool:
@@ -82,7 +78,7 @@ class Start:
     @classmethod
     def of(cls, workflow: Any) -> Start:  # noqa: ANN401, Snakemake's
         """Read the workflow that Snakemake is about to run."""
-        settings, output = workflow.config_settings, workflow.output_settings
+        settings = workflow.config_settings
         is_module = workflow.modifier.skip_configfile
         own = [] if settings.replace_workflow_config else ["config.yaml"]
         # Only the profile of a cluster has default resources.
@@ -92,23 +88,22 @@ class Start:
             is_module=is_module,
             files=[*own, *map(str, workflow.overwrite_configfiles)],
             changes=settings.config,
-            read=[*([] if is_module else ["config.yaml"]), *map(str, workflow.configfiles)],
             conda=conda,
             is_remote=workflow.remote_exec or resources is not None,
             is_main=workflow.is_main_process,
             runs_jobs=workflow.local_exec and not conda,
-            is_brief=not (output.printshellcmds or output.verbose),
         )
 
-    def check_files(self, project: Path) -> None:
-        """Raise ConfigError for a missing or malformed config file."""
-        if not self.is_module and not Path("config.yaml").exists():
+    def check_file(self, project: Path) -> None:
+        """Raise ConfigError for a missing or malformed config.yaml, before Snakemake reads it."""
+        if self.is_module:
+            return
+        if not Path("config.yaml").exists():
             raise ConfigError(
                 f"config.yaml is not in this folder; change to {project}, or add "
                 f"--directory {project}"
             )
-        for file in self.read:
-            read_yaml(file)
+        read_yaml("config.yaml")
 
     def load(self, passed: dict[str, Any]) -> Config:
         """The config: `passed` for a module, else from files and changes. Raises ConfigError."""

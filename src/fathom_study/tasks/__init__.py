@@ -97,13 +97,16 @@ class Trained:
 
         return self._mean(total, batches)
 
+    def named(self, batch: Batch) -> np.ndarray:
+        """The class of the largest logit for each target; −1 where logits are not finite."""
+        logits = self.logits(batch.inputs)
+        return np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
+
     def accuracy(self, batches: Iterable[Batch]) -> float:
         """The weighted share of targets whose largest logit is their class; NaN counts as wrong."""
 
         def right(batch: Batch) -> float:
-            logits = self.logits(batch.inputs)
-            named = np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
-            is_right = named == batch.targets
+            is_right = self.named(batch) == batch.targets
             return float(is_right.sum() if batch.weights is None else batch.weights[is_right].sum())
 
         return self._mean(right, batches)
@@ -136,11 +139,10 @@ class Trained:
         whole, judged_by = self.score(), score_of(self.problem.spec.task)
         if not math.isfinite(whole):
             return None
-        sign = 1 if judged_by.better == "lower" else -1
         border = MATTERS * abs(judged_by.chance(self.problem.spec) - whole)
         scores = self.scores_without_block.values()
         # Not finite is worse.
-        return sum(not sign * (value - whole) <= border for value in scores)
+        return sum(not judged_by.sign * (value - whole) <= border for value in scores)
 
     def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
         total = weight = 0.0
@@ -153,6 +155,20 @@ class Trained:
     def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
         """The value of a function of the parameters alone, in float64."""
         return self.infer(lambda params, _: function(params), {}).astype(np.float64)
+
+
+Batches = Callable[[Spec], Iterable[Batch]]
+"""A spec's held-out data."""
+
+
+def mean_loss_on(held_out: Batches) -> Callable[[Trained], float]:
+    """The metric of the mean loss on held-out data."""
+    return lambda trained: trained.mean_loss(held_out(trained.problem.spec))
+
+
+def accuracy_on(held_out: Batches) -> Callable[[Trained], float]:
+    """The metric of the accuracy on held-out data."""
+    return lambda trained: trained.accuracy(held_out(trained.problem.spec))
 
 
 # --- presentation -------------------------------------------------------------------------------
@@ -257,10 +273,6 @@ class Task(ABC):
     def diverged(self, rows: Sequence[Row]) -> bool:
         """Whether a run counts as diverged: by default, if its last loss is not finite."""
         return not math.isfinite(rows[-1]["loss"])
-
-    def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
-        """Small arrays to record in every step, by the name of their metric; none by default."""
-        return {}
 
 
 @cache
@@ -429,7 +441,6 @@ class Problem:
             report = {"logits_finite": ops.all_finite(output.logits)}
             if output.mixed is not None:
                 report |= mixing_reports(ops, output.mixed)
-            report |= self.task.reports(ops, output)
             return self.task.loss(ops, output, batch), report
 
         return loss_and_report
