@@ -64,7 +64,7 @@ BESIDE := nice -n 5
 # Those that compare floating-point results, with the kernels of an older processor, without AVX-512,
 # and two threads.
 NUMBERS := $(wildcard $(patsubst %,tests/library/test_%.py,connections constraints custom_vjp init library) \
-  $(patsubst %,tests/training/test_%.py,convnet gate_noise metrics models ngrams optimizer problem \
+  $(patsubst %,tests/training/test_%.py,gate_noise metrics models ngrams optimizer problem \
   schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under another instruction set
 	ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \
@@ -94,7 +94,7 @@ $(PEERS)/.complete: tests/peers/peers.txt $(STAMP)
 	@touch $@
 
 # And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
-test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
+test-peers: $(PEERS)/.complete ## compare with released models, and attach to them: 95 MB
 	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest tests/peers -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest tests/system/test_bench.py tests/slow/test_bench.py -rs \
 	  -k "pypi or released"

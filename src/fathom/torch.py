@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
+from fathom.attach import BY_HAND, place
 from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
-__all__ = ["ResidualConnection"]
+__all__ = ["ResidualConnection", "attach", "reattach"]
 
 
 class ResidualConnection(Verbs, nn.Module):
@@ -42,6 +45,7 @@ class ResidualConnection(Verbs, nn.Module):
         pooled_axes: int = 0,
         has_residual: bool = False,
         takes_apart: bool = False,
+        start: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -53,7 +57,8 @@ class ResidualConnection(Verbs, nn.Module):
         over which a dynamic connection averages, 2 for images [B, H, W, C]. `has_residual`: whether
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
-        branch(q, k, v) if the connection `reads_apart`.
+        branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
+        equal the plain network, with the scheme's own functions; None for those of the scheme.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
@@ -68,6 +73,7 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
             takes_apart=takes_apart,
+            start=start,
         )
         self.scheme, self.seed = scheme, seed
         declared = self.connection.parameters()
@@ -112,6 +118,62 @@ class ResidualConnection(Verbs, nn.Module):
 
     def extra_repr(self) -> str:
         return self._sizes()
+
+
+def attach(
+    model: nn.Module,
+    scheme: str | Mapping[str, Any],
+    *,
+    start: str | None = None,
+    streams: int = 4,
+    seed: int = 0,
+) -> ResidualConnection:
+    """Put a connection in place of a decoder's residual additions, in place, and return it.
+
+    `model`: a decoder of transformers. Its connection becomes its module `connection`; names of its
+    other parameters stay. Other arguments: see `ResidualConnection`; with `start="plain"` the model
+    computes what it did before. Raises ValueError for a model that is not known, with the fix.
+    """
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
+    blocks = max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=())
+    if len({type(block) for block in blocks}) != 1:
+        raise ValueError(f"attach finds no blocks of one kind in {type(model).__name__}; {BY_HAND}")
+    if "forward" in vars(blocks[0]):
+        raise ValueError("attach first: another package has replaced the blocks' forward")
+
+    def connection(layers: int, per_block: int) -> ResidualConnection:
+        return ResidualConnection(
+            scheme,
+            layers,
+            model.config.hidden_size,
+            streams=streams,
+            seed=seed,
+            per_block=per_block,
+            start=start,
+            device=next(blocks.parameters()).device,
+        )
+
+    children = [name for name, _ in blocks[0].named_children()]
+    model.connection = place(blocks, children, connection, "forward")
+    model.config.fathom = {"scheme": scheme, "start": start, "streams": streams, "seed": seed}
+    return model.connection
+
+
+def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
+    """Give a model that `from_pretrained` has read from a folder the connection saved there.
+
+    Raises ValueError for a model saved without one.
+    """
+    if not (settings := getattr(model.config, "fathom", None)):
+        raise ValueError(f"{folder}: its config names no connection; use attach")
+    c = attach(model, **settings)
+    values = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names = [name for name in tensors.keys() if name.startswith(PREFIX)]  # noqa: SIM118
+            values |= {name.removeprefix(PREFIX): tensors.get_tensor(name) for name in names}
+    c.load_state_dict(values)
+    return c
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:

@@ -228,8 +228,6 @@ def test_streams_of_mhc_are_equal_at_initial_parameters(backend, recipe):
     assert norms["head.weight"] > 0.1
 
 
-
-
 # --- every parameter is learned -------------------------------------------------------------------
 
 WITHOUT_GRADIENT = {

@@ -318,8 +318,6 @@ def test_attention_and_mlp_of_a_gated_block_read_the_same_stream(wrap, first):
     assert parameters_of(spec)["connection.H_pre"].argmax(axis=1).tolist() == first
 
 
-
-
 def test_every_scheme_has_its_starts_in_this_file():
     assert set(STARTS) == set(SCHEMES)
 
@@ -362,8 +360,6 @@ def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(recipe):
     for name, value in shallow.items():
         stacked = name.startswith(("block.", "connection."))
         assert (value == (deep[name][:3] if stacked else deep[name])).all(), name
-
-
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (8, 3), (4, 4)])

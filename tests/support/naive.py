@@ -148,7 +148,7 @@ def logits_of(name, p, i, unit):
     """{part: logits} of layer i for a unit's streams [S, N, C]: learned, or computed from them."""
     if name in STATIC:
         return {part: p[f"H_{part}"][i] for part in PARTS if f"H_{part}" in p}
-    found = {}
+    result = {}
     for k, part in enumerate(part for part in PARTS if f"b_{part}" in p):
         phi, b = p[f"phi_{part}"][i], p[f"b_{part}"][i]
         if name == "hc_paper":  # tanh, and each stream depends on itself alone
@@ -157,8 +157,8 @@ def logits_of(name, p, i, unit):
             dynamic = phi @ summary(name, unit)
         # The circulant has one α for all parts, and some schemes have none.
         alpha = p["alpha"][i][min(k, len(p["alpha"][i]) - 1)] if "alpha" in p else 1.0
-        found[part] = alpha * dynamic.reshape(b.shape) + b
-    return found
+        result[part] = alpha * dynamic.reshape(b.shape) + b
+    return result
 
 
 def coefficients(name, p, i, unit, layers):
@@ -217,8 +217,8 @@ def through_streams(name, p, x, layers, S):
     streams, late = opened(name, p, x, S), np.array([np.eye(S)[:1]] * len(x))
     for i, layer in enumerate(layers):
         units = np.moveaxis(streams, 1, 0)
-        found = [coefficients(name, p, i, unit, len(layers)) for unit in units]
-        pre, post, H = map(np.array, zip(*found, strict=True))
+        result = [coefficients(name, p, i, unit, len(layers)) for unit in units]
+        pre, post, H = map(np.array, zip(*result, strict=True))
         if name == "deepseek_v41":  # this layer's pre is for the next one
             pre, late = late, pre
         y = layer(np.einsum("urs,sunc->unc", pre, streams) / pre.shape[1])
@@ -392,7 +392,7 @@ def through_depth_attention(name, p, x, layers, per_block, has_residual, block_s
         is_apart = name == "inkling2" and k % (6 * per_block) == 5 * per_block
         reads = [x] if k == 0 else [read(sources) for _ in range(3 if is_apart else 1)]
         if name == "delta_attn_res":
-            reads = [stream + found for found in reads]
+            reads = [stream + result for result in reads]
         y = layer(tuple(reads) if is_apart else reads[0])
         if has_residual:
             y = y - reads[0]
@@ -443,8 +443,8 @@ def through_frac(name, p, x, layers, m=2):
     """One stream split into m parts, which are mixed."""
     for i, layer in enumerate(layers):
         units = x.reshape(*x.shape[:2], m, -1)
-        found = [frac_matrices(name, p, i, unit) for unit in units]
-        pre, res, post = map(np.array, zip(*found, strict=True))
+        result = [frac_matrices(name, p, i, unit) for unit in units]
+        pre, res, post = map(np.array, zip(*result, strict=True))
         y = layer(np.einsum("ust,untc->unsc", pre, units).reshape(x.shape))
         kept = np.einsum("ust,untc->unsc", res, units)
         x = (kept + post[:, None, :, None] * y.reshape(units.shape)).reshape(x.shape)
@@ -863,9 +863,9 @@ def cross_entropy(logits, targets):
     return np.mean(logsumexp(logits, axis=-1) - chosen)
 
 
-def squared_distance(found, targets):
-    """Mean of |found − target|² over rows."""
-    return ((found - targets) ** 2).sum(axis=-1).mean()
+def squared_distance(result, targets):
+    """Mean of |result − target|² over rows."""
+    return ((result - targets) ** 2).sum(axis=-1).mean()
 
 
 def clipped(gradients, limit):

@@ -161,7 +161,7 @@ def oracle_loss(spec, params, batch):
 
 def check_oracle(spec, batch, loss=None):
     """Compare the oracle's outputs and loss on a batch with the textbook code, naive.py."""
-    import naive  # it loads SciPy
+    from tests.support import naive  # it loads SciPy
 
     params = parameters_off_symmetry(spec)
     expected = naive.NETWORKS[spec.task](spec, params, **batch.inputs)

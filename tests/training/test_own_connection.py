@@ -96,8 +96,6 @@ def test_rewritten_plain_has_the_losses_of_plain(name, wrap):
     np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
 
-
-
 def test_the_example_of_the_documents_trains_and_keeps_its_contract():
     text = (Path(__file__).parents[2] / "docs/library.md").read_text(encoding="utf-8")
     section = text.partition("## Your own connection")[2]
@@ -433,8 +431,6 @@ def test_a_file_beside_it_is_refused(monkeypatch):
     write("own.py", "from neighbour_of_own import GAIN\n" + PLAIN)
     said = refusal(spec_of, {"module": "own.py:Class"}, error=ConfigError)
     assert "own.py imports neighbour_of_own from a file beside it" in said
-
-
 
 
 LATE = """
