@@ -123,15 +123,9 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
     # of φ differs from the float64 gradient by 1.3e-4 of its norm.
     relative = 3e-4 if (network, scheme) == ("images", "orthostochastic_mhc") else 2e-5
     # Relative error of the loss, a mean of values near 4 with dozens of float32 roundings: 1e-6.
-<<<<<<< HEAD
-    found = check_first_step(spec, example_batch(spec), relative, together=together)
-    for name, (measured, gradients) in found.items():
-        norms = [np.linalg.norm(gradients[name]) for name in parameters_of(spec)]
-=======
     result = check_first_step(spec, example_batch(spec), relative, together=together)
     for name, (measured, gradients) in result.items():
-        norms = [np.linalg.norm(gradient) for gradient in gradients.values()]
->>>>>>> main
+        norms = [np.linalg.norm(gradients[one]) for one in parameters_of(spec)]
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
 
