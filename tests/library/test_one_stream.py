@@ -180,10 +180,21 @@ def test_a_warm_up_reaches_training_and_not_the_score(connect_cpu):
 # --- numbers in a config --------------------------------------------------------------------------
 
 
-def test_an_unknown_number_is_one_line_with_the_known_ones():
-    settings = {"connection": "backout", "numbers": {"back_out": 1}}
-    with pytest.raises(ConfigError, match=r"^[^\n]*did you mean 'backout'\? \(known: backout, af"):
-        connection_of(settings, 2)
+@pytest.mark.parametrize(
+    ("name", "numbers", "message"),
+    [
+        ("backout", {"back_out": 1}, r"unknown key 'back_out'; did you mean 'backout'\?"),
+        ("backout", {"after": 2}, r"numbers\.after: .*less than or equal to 1, but is 2"),
+        ("backout", {"backout": "x"}, r"numbers\.backout: .*but is 'x'"),
+        ("backout", 3, "numbers: "),
+        ("deep_delta", {"beta": 2}, r"numbers\.beta: .*less than 2, but is 2"),
+        ("prores", {"share": 0}, r"numbers\.share: .*greater than 0, but is 0"),
+        ("x0_lambda", {"resid_rate": -1}, r"numbers\.resid_rate: .*but is -1"),
+    ],
+)
+def test_a_wrong_number_is_one_line(name, numbers, message):
+    with pytest.raises(ConfigError, match=f"^[^\n]*{message}[^\n]*$"):
+        connection_of({"connection": name, "numbers": numbers}, 2)
 
 
 @pytest.mark.parametrize("rule", ["unets", 3])

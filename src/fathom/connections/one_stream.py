@@ -9,20 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from fathom.connections.connection import Connection, ConnectionContext, root_mean_square
 from fathom.init import Constant, Normal, Parameter, Stacked, Uniform
-from fathom.settings import (
-    ConfigError,
-    Number,
-    Registry,
-    Settings,
-    Text,
-    did_you_mean,
-    join_values,
-    one_of,
-)
+from fathom.settings import ConfigError, Number, Registry, Settings, Text, one_of, validate
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops
@@ -34,6 +25,9 @@ Values = dict[str, "Array"]
 Pair = tuple["Array", "Array"]
 
 EPS = 1e-6
+Eps = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+"""Share of the blocks."""
 
 
 class Place(NamedTuple):
@@ -77,8 +71,8 @@ class Rule:
     X_j is the stream after j of B blocks, before it enters block j; X_0 is the embedded input.
     """
 
-    numbers: Numbers
-    """Its numbers by name, with their defaults."""
+    numbers: Mapping[str, tuple[Any, float]]
+    """Type and default of each of its numbers, by name."""
     at_functions: Declare = _nothing
     """Parameters of one function."""
     update: Callable[[Ops, Values, Array, Array, Numbers], Array] = _added
@@ -93,6 +87,15 @@ class Rule:
     """Input of a function, from the stream and, in the blocks after the first X_j, that X_j."""
     warm_up: Callable[[Place, float, Numbers], float] | None = None
     """In training, a factor of each function's output, from the share of the steps done."""
+
+    @cached_property
+    def model(self) -> type[Settings]:
+        """Settings with the numbers as keys."""
+        return create_model("Numbers", __base__=Settings, **self.numbers)
+
+    def filled_in(self, given: object) -> Numbers:
+        """All numbers, from those given. Raises ConfigError."""
+        return validate(self.model, given, place=["numbers"]).model_dump()
 
     @property
     def needs_own_sum(self) -> bool:
@@ -277,31 +280,37 @@ def _lane_parameters(place: Place, n: Numbers) -> dict[str, Parameter]:
 RULES: Registry[Rule] = Registry(
     {
         "resid_growth": Rule(
-            {"resid": math.sqrt(1.1)},
+            {"resid": (Number, math.sqrt(1.1))},
             at_functions=lambda place, n: {"resid": _scalar(n["resid"], decays=False)},
             update=_grown,
         ),
-        "orthogonal": Rule({"eps": EPS}, update=_orthogonal),
+        "orthogonal": Rule({"eps": (Eps, EPS)}, update=_orthogonal),
         "gru_gate": Rule({}, at_functions=_gru_parameters, update=_gru),
-        "review": Rule({"eps": 1e-5}, at_functions=_review_parameters, update=_reviewed),
+        "review": Rule({"eps": (Eps, 1e-5)}, at_functions=_review_parameters, update=_reviewed),
         "deep_delta": Rule(
-            {"value": 2.0, "beta": 1.0, "eps": EPS}, at_functions=_delta_parameters, update=_delta
+            {
+                "value": (Number, 2.0),
+                "beta": (Annotated[Number, Field(gt=0, lt=2)], 1.0),
+                "eps": (Eps, EPS),
+            },
+            at_functions=_delta_parameters,
+            update=_delta,
         ),
-        "prores": Rule({"share": 0.12}, warm_up=_warmed_up),
+        "prores": Rule({"share": (Annotated[Number, Field(gt=0, le=1)], 0.12)}, warm_up=_warmed_up),
         "x0_lambda": Rule(
             {
-                "resid_first": 1.0,
-                "resid_last": 1.0,
-                "resid_rate": 0.01,
-                "x0_first": 0.0,
-                "x0_last": 0.0,
+                "resid_first": (Number, 1.0),
+                "resid_last": (Number, 1.0),
+                "resid_rate": (Annotated[Number, Field(ge=0)], 0.01),
+                "x0_first": (Number, 0.0),
+                "x0_last": (Number, 0.0),
             },
             points=_all_points,
             at_points=_x0_parameters,
             enter=_both,
         ),
         "unet": Rule(
-            {"skip": 1.0},
+            {"skip": (Number, 1.0)},
             points=_mirrored,
             at_points=lambda place, n: {"skip": _scalar(n["skip"], decays=False)},
             enter=_skipped,
@@ -310,26 +319,26 @@ RULES: Registry[Rule] = Registry(
             {}, points=_mirrored_inputs, at_points=_combine_parameters, enter=_combined
         ),
         "one_skip": Rule(
-            {"gate": -1.5, "from": 4 / 11, "to": 6 / 11},
+            {"gate": (Number, -1.5), "from": (Share, 4 / 11), "to": (Share, 6 / 11)},
             points=_one_skip,
             at_points=lambda place, n: {"skip_gate": _scalar(n["gate"], decays=False)},
             enter=_gated,
         ),
         "backout": Rule(
-            {"backout": 0.5, "after": 0.75},
+            {"backout": (Number, 0.5), "after": (Share, 0.75)},
             points=_at_the_end,
             at_points=_backout_parameter,
             enter=_backed_out,
         ),
         "late_read": Rule(
-            {"backout": 0.5, "after": 8 / 11},
+            {"backout": (Number, 0.5), "after": (Share, 8 / 11)},
             points=_at_the_end,
             at_points=_backout_parameter,
             enter=_backed_out,
             read=_late_attention_reads,
         ),
         "two_lanes": Rule(
-            {"resid": math.sqrt(1.1), "across": 1.5, "from": 7 / 11},
+            {"resid": (Number, math.sqrt(1.1)), "across": (Number, 1.5), "from": (Share, 7 / 11)},
             at_functions=_lane_parameters,
             update=_in_lanes,
             points=_lane_points,
@@ -350,18 +359,10 @@ class OneStream(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_numbers(cls, data: object) -> object:
-        """Add the rule's defaults. Raises ValueError for an unknown number."""
+        """Add the rule's defaults. Raises ValueError for an unknown or unfit number."""
         if not isinstance(data, Mapping) or data.get("rule") not in RULES:
             return data
-        given, known = data.get("numbers", {}), RULES[data["rule"]].numbers
-        if not isinstance(given, Mapping):
-            return data
-        for name in given:
-            if name not in known:
-                similar = did_you_mean(str(name), known)
-                listed = join_values(known) or "none"
-                raise ValueError(f"numbers: unknown {name!r}{similar} (known: {listed})")
-        return {**data, "numbers": {**known, **given}}
+        return {**data, "numbers": RULES[data["rule"]].filled_in(data.get("numbers", {}))}
 
     def at(self, context: ConnectionContext) -> OneStreamConnection:
         """The connection in a network. Raises ConfigError if f keeps its own residual."""
