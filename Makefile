@@ -64,7 +64,7 @@ BESIDE := nice -n 5
 # Those that compare floating-point results, with the kernels of an older processor, without AVX-512,
 # and two threads.
 NUMBERS := $(wildcard $(patsubst %,tests/library/test_%.py,connections constraints custom_vjp init library) \
-  $(patsubst %,tests/training/test_%.py,convnet gate_noise metrics models ngrams optimizer problem \
+  $(patsubst %,tests/training/test_%.py,gate_noise metrics models ngrams optimizer problem \
   schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under another instruction set
 	ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \

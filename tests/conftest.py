@@ -151,8 +151,8 @@ def both_backends():
 @pytest.fixture
 def backends_here():
     """Installed backends by name, for tests that compare each with the same numbers."""
-    found = {name: connect_to_cpu(name) for name in installed_backends()}
-    return found or pytest.skip("no framework is installed")
+    result = {name: connect_to_cpu(name) for name in installed_backends()}
+    return result or pytest.skip("no framework is installed")
 
 
 @pytest.fixture
@@ -184,17 +184,17 @@ def check_first_step(backends_here):
 
     def check(spec, batch, rel=3e-5, floor=1e-6, loss=1e-6, together=()):
         params = parameters_off_symmetry(spec)
-        found = {
+        result = {
             name: first_step(trainer_on(backend, spec, params), spec, batch)
             for name, backend in backends_here.items()
         }
         expected = oracle_loss(spec, params, batch)
-        for name, (measured, _) in found.items():
+        for name, (measured, _) in result.items():
             assert measured["loss"] == pytest.approx(expected, rel=loss), name
-        gradients = {name: of_backend for name, (_, of_backend) in found.items()}
+        gradients = {name: of_backend for name, (_, of_backend) in result.items()}
         of_params = lambda p: oracle_loss(spec, p, batch)  # noqa: E731
         assert_gradients(of_params, params, gradients, rel, floor, together)
-        return found
+        return result
 
     return check
 

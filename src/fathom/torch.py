@@ -89,6 +89,14 @@ class ResidualConnection(Verbs, nn.Module):
             for name, value in self._initial(self.seed).items():
                 fill(self.get_parameter(name), torch.from_numpy(value))
 
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Groups for an optimiser of `torch.optim`: `params`, `lr` and `weight_decay` each.
+
+        Some schemes train parameters at a fraction of `lr`; only matrices decay.
+        """
+        groups = self._groups(lr, weight_decay)
+        return [{**g, "params": [self.get_parameter(name) for name in g["params"]]} for g in groups]
+
     forward = Verbs.through
 
     def _set(self, values: Mapping[str, Tensor]) -> None:

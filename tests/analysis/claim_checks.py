@@ -6,7 +6,7 @@ import pytest
 
 from fathom_study.analysis.claims.verdicts import claims_table
 from tests.support.runs import config_with
-from tests.support.tables import TOLD, curve, frame, published_with, seeds
+from tests.support.tables import T_ROUNDING, curve, frame, published_with, seeds
 
 NAN, INF = math.nan, math.inf
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
@@ -39,7 +39,7 @@ def check(row, expected, observed=None, half=None, seeds=None):
     if observed is not None:
         assert row["observed"] == pytest.approx(observed, nan_ok=True)
     if half is not None:
-        assert row["high"] - row["observed"] == pytest.approx(half, rel=TOLD, abs=1e-12)
+        assert row["high"] - row["observed"] == pytest.approx(half, rel=T_ROUNDING, abs=1e-12)
     if seeds is not None:
         assert row["seeds"] == seeds
 

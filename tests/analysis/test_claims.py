@@ -31,7 +31,7 @@ from tests.support.runs import GPU_PLATFORM, config_with
 from tests.support.tables import (
     CHANCE,
     T975,
-    TOLD,
+    T_ROUNDING,
     curve,
     frame,
     half_width,
@@ -48,7 +48,9 @@ def test_difference_of_means_has_welchs_interval():
     """Both variances are 1: 4 degrees of freedom, and a half-width of 2.776445 · √(2/3)."""
     estimate = estimate_difference(pd.Series([1.0, 2, 3]), pd.Series([3.0, 4, 5]), "loss")
     assert estimate.mean == -2
-    assert estimate.high - estimate.mean == pytest.approx(2.7764451052 * math.sqrt(2 / 3), rel=TOLD)
+    assert estimate.high - estimate.mean == pytest.approx(
+        2.7764451052 * math.sqrt(2 / 3), rel=T_ROUNDING
+    )
 
 
 # --- levels --------------------------------------------------------------------------------------

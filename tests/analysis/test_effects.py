@@ -10,7 +10,7 @@ from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.pairs import AGAINST_PLAIN, AT_BEST_RATE
 from fathom_study.config import ConfigError
 from tests.support.runs import config_with
-from tests.support.tables import T975, TOLD, frame, half_width, run, seeds
+from tests.support.tables import T975, T_ROUNDING, frame, half_width, run, seeds
 
 QUESTION = "Does it matter?"
 
@@ -40,7 +40,7 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
     mean, half = sum(ratios) / 3, half_width(ratios)
     expected = {"effect": mean, "low": mean - half, "high": mean + half}
     for name, log in expected.items():
-        assert row[name] == pytest.approx(100 * (10**log - 1), rel=TOLD)
+        assert row[name] == pytest.approx(100 * (10**log - 1), rel=T_ROUNDING)
     assert (row["unit"], row["verdict"]) == ("%", "better")
 
 
@@ -62,7 +62,9 @@ def test_an_accuracy_is_compared_in_points_and_the_higher_one_is_better(ours, ve
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     assert (row["unit"], row["verdict"]) == ("points", verdict)
     assert row["effect"] == pytest.approx(100 * sum(differences) / 3)
-    assert row["high"] - row["effect"] == pytest.approx(100 * half_width(differences), rel=TOLD)
+    assert row["high"] - row["effect"] == pytest.approx(
+        100 * half_width(differences), rel=T_ROUNDING
+    )
 
 
 def test_intervals_stay_within_the_range_of_the_score():

@@ -22,7 +22,7 @@ from fathom_study.config import load_config
 from tests.analysis.claim_checks import CONTRADICTED, NAN, NO_STEPS, NOT_MEASURED, REPRODUCED
 from tests.support.runs import GPU_PLATFORM, config_with
 from tests.support.tables import (
-    TOLD,
+    T_ROUNDING,
     curve,
     frame,
     half_width,
@@ -74,8 +74,8 @@ def test_thresholds_grade_the_mean_and_count_the_runs():
     ]
     assert table["mean"].tolist() == pytest.approx([0.1, 0.3, 0.5])
     half = half_width([0.1, 0.3, 0.5])
-    assert table["low"].iloc[1] == pytest.approx(0.3 - half, rel=TOLD)
-    assert table["high"].iloc[1] == pytest.approx(0.3 + half, rel=TOLD)
+    assert table["low"].iloc[1] == pytest.approx(0.3 - half, rel=T_ROUNDING)
+    assert table["high"].iloc[1] == pytest.approx(0.3 + half, rel=T_ROUNDING)
     assert set(table["good_is"]) == {"below 0.2"}
     assert set(table["bad_is"]) == {"above 0.4"}
 
@@ -126,8 +126,8 @@ def test_a_published_value_stands_beside_our_mean_on_every_platform():
     # A loss is positive: 1, 2 and 6 have the geometric mean of 12.
     assert (here["published"], here["mean"], here["n"]) == (0.5, pytest.approx(12 ** (1 / 3)), 3)
     reach = half_width([math.log(1), math.log(2), math.log(6)])
-    assert here["low"] == pytest.approx(12 ** (1 / 3) * math.exp(-reach), rel=TOLD)
-    assert here["high"] == pytest.approx(12 ** (1 / 3) * math.exp(reach), rel=TOLD)
+    assert here["low"] == pytest.approx(12 ** (1 / 3) * math.exp(-reach), rel=T_ROUNDING)
+    assert here["high"] == pytest.approx(12 ** (1 / 3) * math.exp(reach), rel=T_ROUNDING)
     assert (here["platform"], here["scale"], here["deviates"]) == ("torch", "", False)
     assert (there["platform"], there["mean"]) == ("mlx", pytest.approx(0.9))
     assert there["deviates"]

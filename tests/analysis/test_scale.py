@@ -13,7 +13,7 @@ from fathom_study.report.tables.records import records
 from fathom_study.report.tables.size_words import notes_on_sizes, present_scale
 from fathom_study.report.tables.worth_words import compare_cost
 from tests.support.runs import CPU_PLATFORM, GPU_PLATFORM, config_with
-from tests.support.tables import TOLD, frame, half_width, run, step_times, table_of_worth
+from tests.support.tables import T_ROUNDING, frame, half_width, run, step_times, table_of_worth
 
 NAN = math.nan
 # --- the table of sizes --------------------------------------------------------------------------
@@ -101,9 +101,11 @@ def test_design_has_a_row_per_size():
         ["mhc", "two", 8, "mhc", "baseline", 32, 0.002, 3, cpu],
     ]
     assert sizes["answer"].tolist() == ["at", "at", ""]
-    assert sizes["gain"].tolist() == pytest.approx([0.2, 0.4, 0.3], rel=TOLD)  # nats per token
-    assert sizes["gain_high"][1] - 0.4 == pytest.approx(half_width([0.2, 0.4, 0.6]), rel=TOLD)
-    assert sizes["multiplier"][:2].tolist() == pytest.approx([2**0.2, 2**0.4], rel=TOLD)
+    assert sizes["gain"].tolist() == pytest.approx(
+        [0.2, 0.4, 0.3], rel=T_ROUNDING
+    )  # nats per token
+    assert sizes["gain_high"][1] - 0.4 == pytest.approx(half_width([0.2, 0.4, 0.6]), rel=T_ROUNDING)
+    assert sizes["multiplier"][:2].tolist() == pytest.approx([2**0.2, 2**0.4], rel=T_ROUNDING)
     assert sizes["tried"].tolist() == ["0.001 0.002 0.003", "0.002 0.004", "0.002"]
     assert sizes["best_tried"][0] == 0.003  # `baseline_1`
     assert sizes["best_tried"][1:].isna().all()
@@ -141,7 +143,7 @@ def test_the_same_network_in_another_study_costs_the_same(tmp_path):
     sizes = table_with_a_long_training([0.1, 0.2, 0.5], timed=file)
     told = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
     for column, value in told.items():
-        assert sizes[column].tolist() == pytest.approx([value] * 2, rel=TOLD)
+        assert sizes[column].tolist() == pytest.approx([value] * 2, rel=T_ROUNDING)
     assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
 
 
@@ -152,7 +154,7 @@ def test_cost_is_read_at_the_width_of_each_size(tmp_path):
     sizes = table_with_a_long_training([0.1, 0.2, 0.5], width=32, timed=file)
     ends = {"cost": [1.9, 1.5], "cost_low": [1.85, 1.45], "cost_high": [1.95, 1.55]}
     for column, values in ends.items():
-        assert sizes[column].tolist() == pytest.approx(values, rel=TOLD)
+        assert sizes[column].tolist() == pytest.approx(values, rel=T_ROUNDING)
     assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
     assert sizes["operations"].tolist() == pytest.approx([1.4, NAN], nan_ok=True)
 
@@ -178,7 +180,7 @@ def test_size_without_a_ladder_has_only_a_gain():
     found = sizes_table(changed, rows, worth.fillna({"answer": ""}))
     (row,) = found[found["study"] == "long"].to_dict("records")
     assert row["answer"] == ""
-    assert row["gain"] == pytest.approx(0.2, rel=TOLD)
+    assert row["gain"] == pytest.approx(0.2, rel=T_ROUNDING)
 
 
 def test_parameters_are_counted_in_the_plain_network():

@@ -31,7 +31,7 @@ from fathom_study.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepM
 from fathom_study.runs.folder import RunError
 from fathom_study.tasks.tokens import Tokens
 from tests.support.runs import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
-from tests.support.tables import CHANCE, T975, TOLD, frame, run, seeds
+from tests.support.tables import CHANCE, T975, T_ROUNDING, frame, run, seeds
 
 NAN = math.nan
 
@@ -55,7 +55,7 @@ NAN = math.nan
 )  # fmt: skip
 def test_mean_and_interval_by_hand(values, n, mean, sd, half):
     found = t_interval(pd.Series(values, dtype=object))
-    assert found == pytest.approx((n, mean, sd, half), rel=TOLD, nan_ok=True)
+    assert found == pytest.approx((n, mean, sd, half), rel=T_ROUNDING, nan_ok=True)
 
 
 def test_positive_metric_has_the_interval_of_its_logarithm():
@@ -72,7 +72,7 @@ def test_interval_with_an_exact_zero_is_linear():
     """0, 1 and 2 give 1 ± 2.48; the lower end is clipped to 0."""
     found = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
     assert (found["mean"], found["low"]) == (1, 0)
-    assert found["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=TOLD)
+    assert found["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=T_ROUNDING)
     assert mean_with_ci(pd.Series([0.0] * 3), POSITIVE) == {
         "n": 3, "mean": 0, "sd": 0, "low": 0, "high": 0,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from fathom_study.config import check_config
 from tests.support.runs import config_with
 from tests.support.tables import (
     T975,
-    TOLD,
+    T_ROUNDING,
     frame,
     half_width,
     run,
@@ -101,7 +101,7 @@ def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
     sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / 3)
     half = T975[3] * sd / 2
     assert row["answer"] == "at"
-    assert row["multiplier"] == pytest.approx(2**mean, rel=TOLD)
+    assert row["multiplier"] == pytest.approx(2**mean, rel=T_ROUNDING)
     assert row["low"] == pytest.approx(2 ** (mean - half), rel=1e-7)
     assert row["high"] == pytest.approx(2 ** (mean + half), rel=1e-7)
     assert row["break_even"] == pytest.approx(2**mean - 1, rel=1e-7)

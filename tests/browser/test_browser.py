@@ -170,8 +170,8 @@ def test_points_are_drawn_at_their_values(visit):
     assert height == pytest.approx(bottom + share * (top - bottom), abs=0.01)
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
     ActionChains(page).move_to_element(point).perform()
-    told = until(lambda: [cell.text for cell in find(page, "#vg-tooltip-element.visible td")])
-    assert {"149", f"{loss:.5g}"} <= set(told)
+    cells = until(lambda: [cell.text for cell in find(page, "#vg-tooltip-element.visible td")])
+    assert {"149", f"{loss:.5g}"} <= set(cells)
     choose(page, axis="linear")
     assert page.execute_script(scale)[0] == "linear"
 
@@ -224,9 +224,9 @@ def test_claims_are_filtered_and_a_click_shows_the_row(visit):
     until(lambda: [row.is_displayed() for row in rows] == [False, False, True])
     find(page, "#claims tr:not([hidden]) a[data-row]")[0].click()
     until(lambda: find(page, "dialog[open]"))
-    told = [tuple(cell.text for cell in row.find_elements("css selector", "th, td"))
+    cells = [tuple(cell.text for cell in row.find_elements("css selector", "th, td"))
             for row in find(page, "dialog tr")]  # fmt: skip
-    assert {("rule of the test", "level"), ("whether it decides", "yes")} <= set(told)
+    assert {("rule of the test", "level"), ("whether it decides", "yes")} <= set(cells)
     find(page, "dialog button")[0].click()
     assert not find(page, "dialog[open]")
 

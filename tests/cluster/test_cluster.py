@@ -184,9 +184,9 @@ def files_of(workflow):
     used; so are verdicts, since they name a manifest by its hash.
     """
     patterns = ("*.md", "studies/*.md", "tables/*.csv*", "tables/studies/*/*", "runs/*/*/*/*/*/*")
-    found = [file for pattern in patterns for file in workflow.results.glob(pattern)]
+    result = [file for pattern in patterns for file in workflow.results.glob(pattern)]
     left_out = ("manifest.json", "verdict.json")
-    return sorted(str(f.relative_to(workflow.results)) for f in found if f.name not in left_out)
+    return sorted(str(f.relative_to(workflow.results)) for f in result if f.name not in left_out)
 
 
 def content(file):

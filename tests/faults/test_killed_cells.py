@@ -95,10 +95,10 @@ def both(tmp_path):
 
 
 def workers_of(process):
-    found = subprocess.run(
+    done = subprocess.run(
         ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, check=False
     )
-    return [int(line) for line in found.stdout.split()]
+    return [int(line) for line in done.stdout.split()]
 
 
 def is_running(pid):

@@ -96,8 +96,6 @@ def test_an_edit_of_any_file_compiles_again(package, file, old, new, expected):
     assert taken(loop) == ("as scaled" in new)
 
 
-
-
 def flipped(file):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -135,8 +133,6 @@ def test_damaged_machine_code_is_compiled_again_and_repaired(package, tmp_path, 
     if file.is_file():
         again = package()
         assert (again(X), taken(again)) == (17, True)
-
-
 
 
 def test_without_a_folder_loops_compile_in_each_process(package, monkeypatch):

@@ -1,6 +1,5 @@
 """Families of mixing matrices: against a textbook, by hand, and within their precision."""
 
-
 import numpy as np
 import pytest
 
@@ -103,8 +102,6 @@ def test_each_family_on_each_backend(backend, case):
 
 
 # --- Sinkhorn by hand -----------------------------------------------------------------------------
-
-
 
 
 @pytest.mark.parametrize("entry", [1e-30, 1e-9, 0.3, 1.0, 2e4])

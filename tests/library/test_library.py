@@ -113,8 +113,6 @@ def test_without_branch_outputs_traced_matrices_multiply_the_streams(framework, 
     assert streams == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-
-
 @quick_cases("scheme", {name: (name,) for name in SCHEMES}, *OF_EACH_KIND)
 def test_gradients_equal_the_oracle(framework, scheme):
     dtype = PRECISION[framework.name][0]
@@ -409,8 +407,6 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
     same(plain(x, functions), expected)
 
 
-
-
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_a_reentrant_checkpoint_is_refused(torch):
     from torch.utils.checkpoint import checkpoint
@@ -421,8 +417,6 @@ def test_a_reentrant_checkpoint_is_refused(torch):
     state = checkpoint(module.wrap(branches(framework)[0], 0), state, use_reentrant=True)
     with pytest.raises(TypeError, match=r"unless use_reentrant=False$"):
         module.read(state, 1)
-
-
 
 
 def test_parameters_that_fsdp_has_sharded_are_initialised(torch):
@@ -556,10 +550,6 @@ def test_every_block_of_code_of_the_documents_runs(framework):
     assert np.array_equal(loaded, framework.numpy(weights["model.hc_head.hc_base"]))
 
 
-
-
-
-
 @pytest.mark.parametrize("scheme", ["muddformer", "inkling2"])
 def test_the_error_for_q_k_and_v_apart_names_arguments_that_work(framework, scheme):
     said = refusal(framework.module, scheme, 4, WIDTH, error=ConfigError)
@@ -571,10 +561,6 @@ def test_the_error_for_q_k_and_v_apart_names_arguments_that_work(framework, sche
     out = module(framework.array(INPUT), [either, mlp] * 2)
     assert np.isfinite(framework.numpy(out)).all()
     assert not any(module.reads_apart(k) for k in (1, 3))
-
-
-
-
 
 
 # --- weights of releases (test_peers.py compares with the releases' own modules) ------------------
@@ -724,6 +710,3 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
     assert re.search(message.replace("(", r"\("), said)
     after = framework.values(module)
     assert all(np.array_equal(after[name], value) for name, value in before.items())
-
-
-# --- torch.export ---------------------------------------------------------------------------------

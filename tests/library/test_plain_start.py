@@ -18,7 +18,9 @@ WITHOUT = {
     "mhc_gated_static": SOFTMAX, "mhc_gated_dynamic": SOFTMAX, "orthostochastic_mhc": OTHER,
     "qwen4_exp": OTHER, "altup": OTHER, "scaled": OTHER, "depth_scaled": OTHER, "attn_res": SUM,
     "attn_res_block": SUM, "inkling2": SUM, "mhar": SUM, "muse_spark": OTHER, "talkie": OTHER,
-    "neomme": OTHER, "minimax": OTHER, "dory": OTHER,
+    "neomme": OTHER, "minimax": OTHER, "dory": OTHER, "orthogonal": OTHER, "gru_gate": OTHER,
+    "review": OTHER, "deep_delta": OTHER, "prores": OTHER, "unet_concatenated": OTHER,
+    "one_skip": OTHER, "late_read": OTHER, "gmr_cyclic": OTHER, "attn_res_state": OTHER,
 }  # fmt: skip
 """Schemes without a start that equals the plain network, and a part of the reason."""
 

@@ -46,14 +46,14 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 def noticed(folder: Path) -> dict[str, list[str]]:
     """The four most frequent matching names of each package.module."""
-    found: dict[str, Counter[str]] = {}
+    result: dict[str, Counter[str]] = {}
     for package, pattern in PACKAGES.items():
         for file in sorted((folder / package / "models").glob(pattern)):
             module = file.parent.name if "/" in pattern else file.stem
             telling = filter(NAMES.search, names_in(ast.parse(file.read_text(encoding="utf-8"))))
-            counts = found.setdefault(f"{package}.{module}", Counter())
+            counts = result.setdefault(f"{package}.{module}", Counter())
             counts.update(telling)
-    return {name: [word for word, _ in c.most_common(4)] for name, c in found.items() if c}
+    return {name: [word for word, _ in c.most_common(4)] for name, c in result.items() if c}
 
 
 def known() -> set[str]:
@@ -70,15 +70,15 @@ def known() -> set[str]:
 
 def main(folder: Path) -> None:
     """Print each new module with its matching names; exit with 1 if there is one."""
-    found = noticed(folder)
-    if not found:
+    result = noticed(folder)
+    if not result:
         sys.exit(f"{folder}: no models of transformers or mlx_lm; run make new-releases")
-    new = {module: names for module, names in found.items() if module not in known()}
+    new = {module: names for module, names in result.items() if module not in known()}
     for module, names in new.items():
         print(f"{module}: {', '.join(names)}")
     if new:
         sys.exit(f"{len(new)} to read: make each a scheme, or say in {KNOWN.name} why not")
-    print(f"all {len(found)} modules that look like a residual connection are known")
+    print(f"all {len(result)} modules that look like a residual connection are known")
 
 
 if __name__ == "__main__":

@@ -120,20 +120,20 @@ def weights_of(connection):
 
 
 def our_pass(ops, connection, params, x, functions):
-    found, state = Pass(), connection.open(ops, params, x)
+    result, state = Pass(), connection.open(ops, params, x)
 
     def keep(state):
         if getattr(state, "streams", None) is not None:
-            found.streams.append(ops.reshape(state.streams, (B, T, -1, C)))
+            result.streams.append(ops.reshape(state.streams, (B, T, -1, C)))
 
     for k, function in enumerate(functions):
         keep(state)
         m, state = connection.read(ops, state, k)
-        found.inputs += m if isinstance(m, tuple) else [m]
+        result.inputs += m if isinstance(m, tuple) else [m]
         state = connection.write(ops, state, k, function(mixed(m)))
     keep(state)
-    found.output = connection.close(ops, state)
-    return found
+    result.output = connection.close(ops, state)
+    return result
 
 
 def on_torch(connection, release, tied=same):
@@ -154,11 +154,11 @@ def on_torch(connection, release, tied=same):
     def measured(compute):
         values = {**parameters(connection), "x": X}
         own = {n: torch.tensor(v, requires_grad=True) for n, v in values.items()}
-        found = compute({n: v for n, v in own.items() if n != "x"}, own["x"], functions)
-        total = (found.output * torch.tensor(PROBE)).sum()
+        result = compute({n: v for n, v in own.items() if n != "x"}, own["x"], functions)
+        total = (result.output * torch.tensor(PROBE)).sum()
         gradients = torch.autograd.grad(total, list(own.values()))
         return {
-            **{k: [v.detach().numpy() for v in vs] for k, vs in found.arrays().items()},
+            **{k: [v.detach().numpy() for v in vs] for k, vs in result.arrays().items()},
             "gradients": {n: g.numpy() for n, g in zip(own, gradients, strict=True)},
         }
 
@@ -181,9 +181,9 @@ def on_mlx(connection, release=None, tied=same):
             return (compute(params, x, functions).output * exact(PROBE)).sum()
 
         of_params, of_x = mx.grad(total, argnums=(0, 1))(params, exact(X))
-        found = compute(params, exact(X), functions)
+        result = compute(params, exact(X), functions)
         return {
-            **{k: [np.array(v) for v in vs] for k, vs in found.arrays().items()},
+            **{k: [np.array(v) for v in vs] for k, vs in result.arrays().items()},
             "gradients": {n: np.array(g) for n, g in {**of_params, "x": of_x}.items()},
         }
 
@@ -191,7 +191,7 @@ def on_mlx(connection, release=None, tied=same):
     return measured(ours) if release is None else (measured(ours), measured(release))
 
 
-def errors(found, expected):
+def errors(result, expected):
     """The largest differences of (inputs, streams and output; gradients).
 
     Relative to the largest entry of the same array.
@@ -204,9 +204,9 @@ def errors(found, expected):
     forwards = [
         of(a, b)
         for part in ("inputs", "streams", "output")
-        for a, b in zip(found[part], expected[part], strict=True)
+        for a, b in zip(result[part], expected[part], strict=True)
     ]
-    gradients = [of(g, expected["gradients"][name]) for name, g in found["gradients"].items()]
+    gradients = [of(g, expected["gradients"][name]) for name, g in result["gradients"].items()]
     return max(forwards), max(gradients)
 
 
@@ -274,13 +274,13 @@ def stacked(p, names, k):
 
 def hyper_connections(release, prefix, config, parts, extra, p, x, functions):
     """DeepSeek V4, GLM-5-next and Hunyuan V4: layers whose own code mixes the streams."""
-    module, found = transformers(release), Pass()
+    module, result = transformers(release), Pass()
     config = getattr(module, config)(hidden_size=C)
     phi, b = [f"phi_{part}" for part in parts], [f"b_{part}" for part in parts]
 
     def connected(k):
         hyper = getattr(module, f"{prefix}HyperConnection")(config)
-        hyper.register_forward_pre_hook(lambda _, args: found.streams.append(args[0]))
+        hyper.register_forward_pre_hook(lambda _, args: result.streams.append(args[0]))
         return given(
             hyper, fn=stacked(p, phi, k), base=flat(p, b, k), scale=p["connection.alpha"][k]
         )
@@ -291,7 +291,7 @@ def hyper_connections(release, prefix, config, parts, extra, p, x, functions):
         return without_norms(bare(cls, **connections, block_type="attention"))
 
     streams = x.unsqueeze(2).expand(-1, -1, S, -1).contiguous()
-    found.streams.append(streams := found.through(layer, streams, functions, extra=extra))
+    result.streams.append(streams := result.through(layer, streams, functions, extra=extra))
     head = getattr(module, f"{prefix}HyperHead")
     if "connection.readout" in p:
         head = given(
@@ -299,8 +299,8 @@ def hyper_connections(release, prefix, config, parts, extra, p, x, functions):
         )
     else:
         head = head()
-    found.output = head(streams)
-    return found
+    result.output = head(streams)
+    return result
 
 
 deepseek_v4 = partial(hyper_connections, "deepseek_v4", "DeepseekV4", "DeepseekV4Config", ALL, 1)
@@ -333,7 +333,7 @@ def of_layer(p, names, k):
 
 
 def qwen4_exp(p, x, functions):
-    module, found = transformers("qwen4_exp"), Pass()
+    module, result = transformers("qwen4_exp"), Pass()
     rank = p["connection.gate_down"].shape[1]
     config = module.Qwen4ExpTextConfig(hidden_size=C, hc_lowrank=rank)
 
@@ -341,7 +341,7 @@ def qwen4_exp(p, x, functions):
         names = of_layer(p, QWEN4, k)  # the last read writes nothing
         made = module.Qwen4ExpTextGatedResidual(config, use_combine=k < FUNCTIONS)
         made.register_forward_pre_hook(
-            lambda _, args: found.streams.append(args[0].unflatten(-1, (S, C)))
+            lambda _, args: result.streams.append(args[0].unflatten(-1, (S, C)))
         )
         return given(made, **names)
 
@@ -350,16 +350,16 @@ def qwen4_exp(p, x, functions):
         cls = module.Qwen4ExpTextDecoderLayer
         return bare(cls, ple=None, layer_type="attention", **connections)
 
-    streams = found.through(layer, x.repeat(1, 1, S), functions, position_embeddings=None)
-    found.output = reader(FUNCTIONS)(streams)
-    return found
+    streams = result.through(layer, x.repeat(1, 1, S), functions, position_embeddings=None)
+    result.output = reader(FUNCTIONS)(streams)
+    return result
 
 
 def altup(p, x, functions):
     """Gemma 3n's own text model, of four layers without attention and with our functions."""
     import torch
 
-    module, found = transformers("gemma3n"), Pass()
+    module, result = transformers("gemma3n"), Pass()
     root = 2**0.5
     config = module.Gemma3nTextConfig(
         hidden_size=C, num_hidden_layers=FUNCTIONS, vocab_size=4, vocab_size_per_layer_input=4,
@@ -374,29 +374,29 @@ def altup(p, x, functions):
         layer.post_attention_layernorm = layer.post_feedforward_layernorm = stub(same)
         # (x + no attention + laurel) / √2 is x, and no per-layer input is added.
         layer.self_attn, layer.laurel = stub(lambda x: 0 * x, 1), stub(lambda x: (root - 1) * x)
-        layer.mlp = stub(found.record(functions[k]))
+        layer.mlp = stub(result.record(functions[k]))
         layer.post_per_layer_input_norm = stub(lambda x: 0 * x)
         given(layer.altup, **of_layer(p, ALTUP, k))
         layer.register_forward_pre_hook(
-            lambda _, args: found.streams.append(args[0].permute(1, 2, 0, 3))
+            lambda _, args: result.streams.append(args[0].permute(1, 2, 0, 3))
         )
     for name in ("open", "close"):
         theirs = "altup_projections" if name == "open" else "altup_unembed_projections"
         for s, weight in enumerate(p[f"connection.{name}_projections"]):
             given(getattr(model, theirs)[s], weight=weight)
     last = model.layers[-1].register_forward_hook(
-        lambda _, args, output: found.streams.append(first_of(output).permute(1, 2, 0, 3))
+        lambda _, args, output: result.streams.append(first_of(output).permute(1, 2, 0, 3))
     )
     model.eval()
     per_layer = torch.zeros(B, T, FUNCTIONS, 2, dtype=torch.float64)
     model.get_per_layer_inputs = lambda *_: per_layer
     model.project_per_layer_inputs = lambda *_: per_layer
     ids = torch.zeros(B, T, dtype=torch.int64)
-    found.output = model(
+    result.output = model(
         inputs_embeds=x, per_layer_inputs=per_layer, use_cache=False, position_ids=ids[:1]
     ).last_hidden_state
     last.remove()
-    return found
+    return result
 
 
 NORMS = tuple(
@@ -414,11 +414,11 @@ def without_norms(layer):
 
 def one_stream(layer, x, functions):
     """Pass through the layers `layer(k)` of a release with our functions and no norms."""
-    found = Pass()
-    found.output = found.through(
+    result = Pass()
+    result.output = result.through(
         lambda k: without_norms(layer(k)), x, functions, position_embeddings=None
     )
-    return found
+    return result
 
 
 SMALL = {
@@ -469,7 +469,7 @@ def zaya(p, x, functions):
 
 
 def muse_spark(p, x, functions):
-    module, found = transformers("muse_spark"), Pass()
+    module, result = transformers("muse_spark"), Pass()
     config = module.MuseSparkTextConfig(hidden_size=C, num_attention_heads=1)
     eps = config.post_norm_eps
 
@@ -485,8 +485,8 @@ def muse_spark(p, x, functions):
         made.post_feedforward_residual_gate = gate(k + 1)
         return made
 
-    found.output = found.through(layer, x, functions)
-    return found
+    result.output = result.through(layer, x, functions)
+    return result
 
 
 def doge(p, x, functions):
@@ -502,7 +502,7 @@ def doge(p, x, functions):
 
 def talkie(p, x, functions):
     """mlx-lm's own blocks, without the norm before each function."""
-    module, found = peer("mlx_lm.models.talkie"), Pass()
+    module, result = peer("mlx_lm.models.talkie"), Pass()
     args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
     args.head_dim = args.intermediate_size = C
     norm = module.rms_norm
@@ -511,7 +511,7 @@ def talkie(p, x, functions):
     try:
         for k in range(0, FUNCTIONS, 2):
             block = module.TransformerBlock(args)
-            attention, block.mlp = map(found.record, functions[k : k + 2])
+            attention, block.mlp = map(result.record, functions[k : k + 2])
             block.attn = lambda x, mask, cache, f=attention: f(x)
             for j, gain in enumerate((block.attn_gain, block.mlp_gain)):
                 gain.a_g = p["connection.output_gain"][k + j]
@@ -519,12 +519,12 @@ def talkie(p, x, functions):
             x = block(first, x)
     finally:
         module.rms_norm = norm
-    found.output = x
-    return found
+    result.output = x
+    return result
 
 
 def neomme(p, x, functions):
-    module, found = transformers("neomme"), Pass()
+    module, result = transformers("neomme"), Pass()
     config = module.NeoMMEConfig(num_hidden_layers=LAYERS)
     first = module.NeoMMERMSNorm(C, module.NeoMMEConfig().norm_eps, with_scale=False)(x)
 
@@ -533,8 +533,8 @@ def neomme(p, x, functions):
         parts["residual_multiplier"] = config.residual_multiplier
         return without_norms(bare(module.NeoMMEEncoderLayer, **parts))
 
-    found.output = found.through(layer, first, functions, first)
-    return found
+    result.output = result.through(layer, first, functions, first)
+    return result
 
 
 class InFloat64:
@@ -551,7 +551,7 @@ MINIMAX_ALPHA = 160**0.25
 
 
 def minimax(p, x, functions, **factors):
-    module, found = transformers("minimax"), Pass()
+    module, result = transformers("minimax"), Pass()
     module.torch = InFloat64()
     config = module.MiniMaxConfig(**factors)
 
@@ -568,9 +568,9 @@ def minimax(p, x, functions, **factors):
         }
         return bare(module.MiniMaxDecoderLayer, **norms, **factors)
 
-    x = found.through(layer, x, functions)
-    found.output = norm(FUNCTIONS)(x)
-    return found
+    x = result.through(layer, x, functions)
+    result.output = norm(FUNCTIONS)(x)
+    return result
 
 
 minimax_as_released = partial(
@@ -580,7 +580,7 @@ minimax_as_released = partial(
 
 def dory(p, x, functions):
     """Its sphere has radius 1, ours √C: inputs of functions and the output are scaled by √C."""
-    module, found = transformers("dory"), Pass()
+    module, result = transformers("dory"), Pass()
     config, root = module.DoryConfig(), C**0.5
     norm, rate = module.DoryL2Norm(), p["connection.rate"]
 
@@ -590,9 +590,9 @@ def dory(p, x, functions):
         return bare(module.DoryDecoderLayer, **scales, **dict.fromkeys(NORMS, norm))
 
     enlarged = [lambda x, f=f: f(root * x) for f in functions]
-    found.output = root * norm(found.through(layer, x, enlarged))
-    found.inputs = [root * x for x in found.inputs]
-    return found
+    result.output = root * norm(result.through(layer, x, enlarged))
+    result.inputs = [root * x for x in result.inputs]
+    return result
 
 
 def pypi_hc(p, x, functions):
@@ -600,7 +600,7 @@ def pypi_hc(p, x, functions):
     import torch
 
     hyper = peer("hyper_connections").HyperConnections
-    found, streams = Pass(), x.repeat_interleave(S, dim=0)
+    result, streams = Pass(), x.repeat_interleave(S, dim=0)
     for k, function in enumerate(functions):
         pre, post, res = (p[f"connection.phi_{part}"][k] for part in ("pre", "post", "res"))
         b_pre, b_post, b_res = (p[f"connection.b_{part}"][k] for part in ("pre", "post", "res"))
@@ -613,12 +613,12 @@ def pypi_hc(p, x, functions):
             dynamic_alpha_scale=p["connection.alpha"][k, 0],
             dynamic_beta_scale=p["connection.alpha"][k, 1],
         ).double()
-        found.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
+        result.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
         m, add = module(streams)
-        streams = add(found.record(function)(m))
-    found.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
-    found.output = streams.unflatten(0, (B, S)).sum(dim=1)
-    return found
+        streams = add(result.record(function)(m))
+    result.streams.append(streams.unflatten(0, (B, S)).permute(0, 2, 1, 3))
+    result.output = streams.unflatten(0, (B, S)).sum(dim=1)
+    return result
 
 
 def with_two_alphas(p):
@@ -632,12 +632,12 @@ def deepseek_v41(p, x, functions):
     import mlx.core as mx
     import mlx.nn as nn
 
-    module, found = peer("mlx_lm.models.deepseek_v41"), Pass()
+    module, result = peer("mlx_lm.models.deepseek_v41"), Pass()
     args = module.ModelArgs(hidden_size=C)
 
     class Recorded(module.HyperConnection):
         def __call__(self, streams):
-            found.streams.append(streams)
+            result.streams.append(streams)
             return super().__call__(streams)
 
     def connected(k):
@@ -654,14 +654,14 @@ def deepseek_v41(p, x, functions):
         nn.Module.__init__(layer)
         layer.attn_hc, layer.ffn_hc = connected(k), connected(k + 1)
         layer.input_layernorm = layer.post_attention_layernorm = same
-        attention, mlp = map(found.record, functions[k : k + 2])
+        attention, mlp = map(result.record, functions[k : k + 2])
         layer.self_attn, layer.mlp = lambda h, f=attention, **_: f(h), mlp
         streams, pre_mix = layer(
             streams, pre_mix, start_pos=0, window_idx=None, cache=None, shared={}
         )
-    found.streams.append(streams)
-    found.output = module._collapse(streams, pre_mix)
-    return found
+    result.streams.append(streams)
+    result.output = module._collapse(streams, pre_mix)
+    return result
 
 
 # --- parity --------------------------------------------------------------------------------------
@@ -713,12 +713,12 @@ def in_float64(monkeypatch):
 @pytest.fixture(scope="module")
 def stated(pytestconfig):
     """Table benchmarks/parity.csv: {label: {framework: (forwards, gradients)}}."""
-    found = defaultdict(dict)
+    result = defaultdict(dict)
     with (pytestconfig.rootpath / "benchmarks/parity.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             numbers = float(row["forwards"]), float(row["gradients"])
-            found[row["scheme"]][row["framework"]] = numbers
-    return found
+            result[row["scheme"]][row["framework"]] = numbers
+    return result
 
 
 def test_the_tables_have_every_comparison(stated, pytestconfig):
@@ -732,17 +732,17 @@ def test_parity(stated, label):
     settings, release = PARITY[label]
     connection = connection_of(settings)
     if release in (deepseek_v41, talkie):
-        found = {"MLX, float32": errors(*on_mlx(connection, release))}
+        result = {"MLX, float32": errors(*on_mlx(connection, release))}
         assert "PyTorch, float64" not in stated[label]
     else:
         tied = with_two_alphas if release is pypi_hc else same
         ours, theirs = on_torch(connection, release, tied)
-        found = {
+        result = {
             "PyTorch, float64": errors(ours, theirs),
             "MLX, float32": errors(on_mlx(connection, tied=tied), theirs),
         }
-    print(label, *(f"{e:.0e}" for pair in found.values() for e in pair), sep=" | ")
-    for framework, pair in found.items():
+    print(label, *(f"{e:.0e}" for pair in result.values() for e in pair), sep=" | ")
+    for framework, pair in result.items():
         for error, said in zip(pair, stated[label][framework], strict=True):
             assert error <= max(MARGIN * said, ROUNDING[framework]), (framework, pair)
 
@@ -753,8 +753,8 @@ def test_every_module_that_looks_like_a_connection_is_known():
 
     from tests.peers import new_releases
 
-    found = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
-    assert set(found) == new_releases.known()
+    result = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
+    assert set(result) == new_releases.known()
 
 
 # --- weights of a release ------------------------------------------------------------------------
@@ -929,7 +929,7 @@ STARTS = {
 
 def start_of_release(name, prefix, config, classes):
     """Initial parameters of a new model of a release, by our names."""
-    module, found = transformers(name), {}
+    module, result = transformers(name), {}
     sizes = {**SMALL, "hidden_size": WIDE, "intermediate_size": WIDE, "num_key_value_heads": 1}
     config = getattr(module, prefix + config)(**sizes, hc_lowrank=WIDE)
     pretrained = getattr(module, f"{prefix}PreTrainedModel")
@@ -940,18 +940,18 @@ def start_of_release(name, prefix, config, classes):
         for part in made.modules():
             pretrained._init_weights(bare(pretrained, config=config), part)
         values = made.state_dict()
-        found |= {ours: values[theirs].detach().numpy() for theirs, ours in names.items()}
-    return by_part(found) if "fn" in found else found
+        result |= {ours: values[theirs].detach().numpy() for theirs, ours in names.items()}
+    return by_part(result) if "fn" in result else result
 
 
-def by_part(found):
+def by_part(result):
     """The parameters, with fn, base and scale split into ours."""
-    fn, base = found.pop("fn"), found.pop("base")
+    fn, base = result.pop("fn"), result.pop("base")
     ends = [S, 2 * S][: 1 + (len(base) > 2 * S)]
     for ours, whole in (("phi", fn), ("b", base)):
         parts = np.split(whole, ends)
-        found |= {f"{ours}_{part}": v for part, v in zip(ALL, parts, strict=False)}
-    return found | {"alpha": found.pop("scale")}
+        result |= {f"{ours}_{part}": v for part, v in zip(ALL, parts, strict=False)}
+    return result | {"alpha": result.pop("scale")}
 
 
 def start_of_talkie():

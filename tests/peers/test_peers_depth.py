@@ -48,7 +48,7 @@ def inkling2(p, x, functions):
     """The release's own layers and last read, with our functions."""
     import torch
 
-    module, found, queries = transformers("inkling2"), Pass(), iter(p["connection.query"])
+    module, result, queries = transformers("inkling2"), Pass(), iter(p["connection.query"])
     config = module.Inkling2TextConfig(hidden_size=C, n_layers_per_attn_res_block=BLOCK)
     config._attn_implementation = "sdpa"  # the other one has a softmax in float32
 
@@ -61,7 +61,7 @@ def inkling2(p, x, functions):
         def function(hidden_states, key_hidden_states=None, value_hidden_states=None, **_):
             parts = (hidden_states, key_hidden_states, value_hidden_states)
             inputs = hidden_states if key_hidden_states is None else parts
-            found.inputs += inputs if isinstance(inputs, tuple) else [inputs]
+            result.inputs += inputs if isinstance(inputs, tuple) else [inputs]
             return functions[k](mixed(inputs)), None
 
         return function
@@ -90,9 +90,9 @@ def inkling2(p, x, functions):
         if made.is_block_boundary:
             blocks = torch.cat([blocks, x.unsqueeze(-2)], dim=-2)
         x = after
-    found.output = reader()(blocks, x)[0]
+    result.output = reader()(blocks, x)[0]
     assert next(queries, None) is None
-    return found
+    return result
 
 
 def called(function):
@@ -166,7 +166,7 @@ def kimi_k3(p, x, functions):
     """The release's own layers and last read, with our functions; its first read has no effect."""
     import mlx.core as mx
 
-    module, found = peer("mlx_lm.models.kimi_k3"), Pass()
+    module, result = peer("mlx_lm.models.kimi_k3"), Pass()
     args = kimi_k3_args(module)
     queries, gains = p["connection.query"], p["connection.key_gain"]
     first = (mx.zeros((C,)), mx.ones((C,)))
@@ -174,7 +174,7 @@ def kimi_k3(p, x, functions):
 
     def function_of(k):
         def function(x, *_):
-            found.inputs.append(x)
+            result.inputs.append(x)
             return functions[k](x)
 
         return function
@@ -191,8 +191,8 @@ def kimi_k3(p, x, functions):
         layer.train()
         x, blocks = layer(x, blocks=blocks)
     query, gain = rows[-1]
-    found.output = module._attn_res_mix(blocks, x, query * gain, args.rms_norm_eps, False)
-    return found
+    result.output = module._attn_res_mix(blocks, x, query * gain, args.rms_norm_eps, False)
+    return result
 
 
 def kimi_k3_args(module):

@@ -52,15 +52,15 @@ def test_a_row_is_read_back_as_it_was(row):
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """Two valid runs, (spec, folder) by name; `kept` has weights."""
-    found = {}
+    result = {}
     for name, changes in {"plain": {}, "kept": {"weights": True}}.items():
         spec = make_spec(**changes)
         folder = tmp_path_factory.mktemp(name)
         write_run(
             folder, spec, metric_rows(LOSSES), threads=2, git={"commit": "abc", "dirty": False}
         )
-        found[name] = spec, folder
-    return found
+        result[name] = spec, folder
+    return result
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def kept(made, tmp_path):
 
 def validated(folder, spec):
     """(status, reason) of a run."""
-    found = validate_run(folder, spec)
-    assert found.reason.isprintable()
-    assert len(found.reason) < 600
-    return found.status, found.reason
+    result = validate_run(folder, spec)
+    assert result.reason.isprintable()
+    assert len(result.reason) < 600
+    return result.status, result.reason
 
 
 def corrupt(folder, spec):
@@ -99,9 +99,9 @@ def corrupt(folder, spec):
 
 
 def test_a_whole_run_is_measured(run, spec):
-    found = validate_run(run, spec)
-    assert (found.status, found.reason) == ("measured", "")
-    assert (found.cell, found.folder, found.platform) == (spec.cell, run, CPU_PLATFORM)
+    result = validate_run(run, spec)
+    assert (result.status, result.reason) == ("measured", "")
+    assert (result.cell, result.folder, result.platform) == (spec.cell, run, CPU_PLATFORM)
     assert {file.name for file in run.iterdir()} == set(RUN_FILES)
     assert read_rows(run) == metric_rows(LOSSES)
     assert validate_run(run, spec, imported=True).status == "imported"
@@ -294,8 +294,11 @@ def test_a_file_that_cannot_be_read_makes_its_run_corrupt(run, spec, monkeypatch
         raise PermissionError(13, "Permission denied", str(file))
 
     monkeypatch.setattr("fathom_study.runs.folder.sha256", fail)
-    found = validate_run(run, spec)
-    assert (found.status, "cannot be read (Permission denied)" in found.reason) == ("corrupt", True)
+    result = validate_run(run, spec)
+    assert (result.status, "cannot be read (Permission denied)" in result.reason) == (
+        "corrupt",
+        True,
+    )
 
 
 @pytest.mark.parametrize("key", REQUIRED)
@@ -397,8 +400,8 @@ def test_changed_module_makes_a_run_stale_and_a_new_one_does_not(
 ):
     with_code(monkeypatch, change)
     assert validated(run, spec) == expected
-    found = validate_run(run, spec, imported=True)
-    assert (found.platform, found.counts) == (CPU_PLATFORM, expected[0] == "measured")
+    result = validate_run(run, spec, imported=True)
+    assert (result.platform, result.counts) == (CPU_PLATFORM, expected[0] == "measured")
 
 
 def test_a_spec_of_an_older_form_makes_a_run_stale_and_not_corrupt(run, spec):

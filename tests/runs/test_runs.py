@@ -55,8 +55,8 @@ def test_a_run_and_its_manifest(backend, tmp_path):
     said = run_cell(spec, tmp_path / "run", CHECKPOINTS, lambda chunk: seen.extend(chunk.rows))
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
     assert files_in(tmp_path / "run") == ARRIVED
-    found = validate_run(tmp_path / "run", spec)
-    assert (found.status, found.reason) == ("measured", "")
+    result = validate_run(tmp_path / "run", spec)
+    assert (result.status, result.reason) == ("measured", "")
     rows = read_rows(tmp_path / "run")
     assert [row["step"] for row in rows] == list(range(STEPS))
     assert repr(seen) == repr(rows)

@@ -56,26 +56,26 @@ def test_every_status_is_counted(config):
     (unfinished / "manifest.json").unlink()
     (unfinished / ".partial").mkdir()
     write_cell(config, cell(8, seed=2), LOSSES, platform=GPU_PLATFORM, device=GPU)
-    found = status_of(config)
-    assert found.counts == {
+    result = status_of(config)
+    assert result.counts == {
         "measured": 2, "imported": 1, "stale": 1, "corrupt": 1, "failed": 1, "missing": 6,
     }  # fmt: skip
-    assert list(found.counts) == list(STATUSES)
-    assert found.left == [c for c in config.cells() if c not in (cell(seed=0), cell(seed=1))]
+    assert list(result.counts) == list(STATUSES)
+    assert result.left == [c for c in config.cells() if c not in (cell(seed=0), cell(seed=1))]
 
 
 def test_imported_cell_is_left_once_until_it_is_trained_here(config):
     another = {**GPU, "name": "Another GPU"}
     for platform, device in ((GPU_PLATFORM, GPU), ("cuda-another-gpu-testos", another)):
         write_cell(config, cell(), LOSSES, platform=platform, device=device)
-    found = status_of(config)
-    assert found.counts == {"imported": 2, "missing": 11}
-    assert found.left.count(cell()) == 1
+    result = status_of(config)
+    assert result.counts == {"imported": 2, "missing": 11}
+    assert result.left.count(cell()) == 1
     write_cell(config, cell(), LOSSES)
-    found = status_of(config)
-    assert found.counts == {"measured": 1, "imported": 2, "missing": 11}
-    assert found.left.count(cell()) == 0
-    assert {run.platform for run in found.runs if run.cell == cell()} == {
+    result = status_of(config)
+    assert result.counts == {"measured": 1, "imported": 2, "missing": 11}
+    assert result.left.count(cell()) == 0
+    assert {run.platform for run in result.runs if run.cell == cell()} == {
         CPU_PLATFORM,
         GPU_PLATFORM,
         "cuda-another-gpu-testos",
@@ -97,21 +97,21 @@ ASSUMED = 12 * STARTUP + STEPS * (6 * 0.4 + 6 * 0.8)
 
 
 def test_time_without_measurements_is_estimated_from_networks(config):
-    found = status_of(config)
-    assert (found.counts, found.left) == ({"missing": 12}, config.cells())
-    assert (found.seconds, found.timed) == (pytest.approx(ASSUMED), 0)
+    result = status_of(config)
+    assert (result.counts, result.left) == ({"missing": 12}, config.cells())
+    assert (result.seconds, result.timed) == (pytest.approx(ASSUMED), 0)
     all_but(config, seconds=3.0)
-    found = status_of(config)
-    assert (found.left, found.seconds) == ([], 0)
+    result = status_of(config)
+    assert (result.left, result.seconds) == ([], 0)
 
 
 def test_estimate_is_the_median_of_matching_cells(config):
     write_cell(config, cell(seed=0), LOSSES, seconds=1.5)
     write_cell(config, cell(seed=1), LOSSES, seconds=2.1)
     all_but(config, *(cell(seed=s) for s in range(3)), seconds=300.0)
-    found = status_of(config)
-    assert found.left == [cell(seed=2)]
-    assert found.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
+    result = status_of(config)
+    assert result.left == [cell(seed=2)]
+    assert result.seconds == pytest.approx(STARTUP + 0.6 * STEPS)
 
 
 def test_planning_loads_neither_training_nor_a_framework():
@@ -122,8 +122,8 @@ def test_planning_loads_neither_training_nor_a_framework():
         "print([m for m in sys.modules if m.startswith(study)"
         " or m in ('torch', 'mlx', 'fathom_study.runs.training', 'fathom_study.runs.replay')])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (found.stdout, found.stderr) == ("[]\n", "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 # --- output ----------------------------------------------------------------------------------

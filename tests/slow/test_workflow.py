@@ -258,8 +258,8 @@ def test_without_images_all_else_is_made_and_tables_give_the_reason(fresh):
     (fresh.folder / "grid.yaml").write_text(only({"depth-mlx": cell, "fashion": {}}))
     (line,) = own_lines(fresh.smoke("tables"))
     assert "data/fashion-mnist/unavailable.txt says what was tried" in line
-    found = read_csv(fresh.folder / "results/smoke/tables/cells.csv")
-    cells = [(row["study"], row["status"], row["reason"]) for row in found]
+    rows = read_csv(fresh.folder / "results/smoke/tables/cells.csv")
+    cells = [(row["study"], row["status"], row["reason"]) for row in rows]
     assert ("fashion", "missing", "nothing answered") in cells
     assert ("depth-mlx", "measured", "") in cells
 

@@ -35,8 +35,8 @@ def first_step(trainer, spec, batch, scheduled=STEADY):
     }
 
 
-def assert_gradients(loss, params, found, rel, floor, together=()):
-    """Compare the gradients of each backend, `found[backend][name]`, with those of `loss(params)`.
+def assert_gradients(loss, params, result, rel, floor, together=()):
+    """Compare the gradients of each backend, `result[backend][name]`, with those of `loss(params)`.
 
     Errors may be `rel` times the gradient's norm, plus `floor`. Each parameter takes two
     evaluations of the loss; the parameters in `together` count as one.
@@ -44,9 +44,9 @@ def assert_gradients(loss, params, found, rel, floor, together=()):
     of_joined = loss
     if together:
         of_joined = lambda joined: loss(_split(joined, together, params))  # noqa: E731
-        found = {backend: _join(gradients, together) for backend, gradients in found.items()}
+        result = {backend: _join(gradients, together) for backend, gradients in result.items()}
     joined = _join(params, together) if together else params
-    for error, backend, name in gradient_errors(of_joined, joined, found, rel, floor):
+    for error, backend, name in gradient_errors(of_joined, joined, result, rel, floor):
         assert error <= rel, (backend, name)
 
 
@@ -63,8 +63,8 @@ def _split(joined, names, like):
     return {n: parts[n].reshape(v.shape) if n in parts else joined[n] for n, v in like.items()}
 
 
-def gradient_errors(loss, params, found, rel, floor):
-    """(relative error, backend, parameter) of gradients `found[backend][name]` of `loss(params)`.
+def gradient_errors(loss, params, result, rel, floor):
+    """(relative error, backend, parameter) of gradients `result[backend][name]` of `loss(params)`.
 
     The slope of the loss along a correct gradient is the gradient's length. The slope along a
     random direction through all parameters also reveals missing parts. `floor / rel` is added to
@@ -79,19 +79,19 @@ def gradient_errors(loss, params, found, rel, floor):
 
     rng = np.random.default_rng(1)
     exact = {name: value.astype(np.float64) for name, value in params.items()}
-    first = next(iter(found.values()))
+    first = next(iter(result.values()))
     joint = {name: rng.standard_normal(value.shape) for name, value in exact.items()}
     joint = {name: value / np.linalg.norm(value) for name, value in joint.items()}
     for name in exact:
         size = np.linalg.norm(first[name])
         direction = first[name] / size if size > floor else joint[name]
         slope = slope_along({name: direction})
-        for backend, gradients in found.items():
+        for backend, gradients in result.items():
             length, along = np.linalg.norm(gradients[name]), (gradients[name] * direction).sum()
             error = max(abs(along - slope), abs(length - slope) if size > floor else 0)
             yield error / (length + floor / rel), backend, name
     slope = slope_along(joint)
-    for backend, gradients in found.items():
+    for backend, gradients in result.items():
         along = sum((gradients[name] * joint[name]).sum() for name in exact)
         length = math.sqrt(sum((gradients[name] ** 2).sum() for name in exact))
         yield abs(along - slope) / (length + floor / rel), backend, "all together"

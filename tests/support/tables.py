@@ -24,7 +24,7 @@ T975 = {
 }  # fmt: skip
 """Student's t, 97.5 %, by degrees of freedom: from a printed table."""
 
-TOLD = 1e-8
+T_ROUNDING = 1e-8
 """Relative tolerance, because T975 has ten digits."""
 
 

@@ -12,8 +12,8 @@ ROW = r"^\| `([a-z0-9-]+)` \| (\d+) \|$"
 
 def rows():
     """Number of trainings by study, from the table."""
-    found = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    return {study: int(trainings) for study, trainings in found}
+    matches = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {study: int(trainings) for study, trainings in matches}
 
 
 def commands(containing):
@@ -28,5 +28,3 @@ def test_table_has_every_study_and_the_total(default_config):
     assert rows() == Counter(cell.study for cell in default_config.cells())
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"all {sum(rows().values())} trainings" in text
-
-

@@ -10,10 +10,9 @@ import pytest
 
 from fathom.connections.schemes import SCHEMES
 from fathom_study import tasks
-from fathom_study.config import installed_backends, load_config
+from fathom_study.config import installed_backends
 from fathom_study.train import step_rows
 from tests.support.gradients import STEADY
-from tests.support.project import PROJECT
 from tests.support.specs import parameters_off_symmetry, trainer_on
 
 pytestmark = pytest.mark.usefixtures("steps")
@@ -50,7 +49,7 @@ def flattened(params, depth):
         "up.weight": "mlp.0.weight", "up.bias": "mlp.0.bias",
         "down.weight": "mlp.2.weight", "down.bias": "mlp.2.bias",
     }  # fmt: skip
-    found = {
+    result = {
         "embedding.weight": params["embedding.token"], "position": params["embedding.position"],
         "norm.weight": params["norm.weight"], "norm.bias": params["norm.bias"],
         "head.weight": params["head.weight"],
@@ -59,10 +58,10 @@ def flattened(params, depth):
     for layer in range(depth):
         inside = f"layers.{layer}.block" if mixes else f"layers.{layer}"
         for ours, theirs in names.items():
-            found[f"{inside}.{theirs}"] = params[f"block.{ours}"][layer]
+            result[f"{inside}.{theirs}"] = params[f"block.{ours}"][layer]
         for name in ("pre", "post", "res") if mixes else ():
-            found[f"layers.{layer}.{name}"] = params[f"connection.H_{name}"][layer]
-    return found
+            result[f"layers.{layer}.{name}"] = params[f"connection.H_{name}"][layer]
+    return result
 
 
 def load_torch(network, weights):
@@ -149,13 +148,13 @@ def test_sides_take_turns_of_half_a_second_and_ratios_are_per_turn(steps, asked,
     keys = [*SECONDS, ("baseline", "textbook")]  # the last has no step for its variant
     specs = {key: small(steps, "default", key[0], "torch") for key in keys}
     rows = steps.rows(specs, turns=2, threads=3, process=process, count=False)
-    found = {(row["variant"], row["side"]): row for row in rows}
-    assert list(found) == list(SECONDS)
-    assert not any("operations" in row for row in found.values())
+    result = {(row["variant"], row["side"]): row for row in rows}
+    assert list(result) == list(SECONDS)
+    assert not any("operations" in row for row in result.values())
     turns = [(key, given) for key, name, given in asked if name == "seconds"][len(SECONDS) :]
     assert turns == [(key, (n,)) for key, n in zip(SECONDS, (5, 2, 1), strict=True)] * 2
     names = ("seconds", "low", "high", "over", "ratio", "ratio_low", "ratio_high")
-    assert {key: [row[name] for name in names] for key, row in found.items()} == {
+    assert {key: [row[name] for name in names] for key, row in result.items()} == {
         ("baseline", "ours"): ["12", "10", "14", "baseline", "1", "1", "1"],
         ("mhc", "ours"): ["24", "20", "28", "baseline", "2", "2", "2"],  # 20/10 and 28/14
         ("mhc", "textbook"): ["85", "70", "100", "ours", "3.75", "2.5", "5"],  # 100/20 and 70/28
@@ -188,15 +187,6 @@ def test_without_turns_networks_are_counted_but_not_timed(steps, process):
     assert plain["width"] == mhc["width"] == 32
 
 
-def test_the_text_networks_can_be_timed_at_twice_their_width():
-    files = [PROJECT / name for name in ("config.yaml", "workflow/presets/reference.yaml")]
-    own = load_config(files).studies["released"].model
-    wide = load_config([*files, PROJECT / "benchmarks/wide.yaml"]).studies["released"].model
-    assert (wide.width, wide.hidden) == (2 * own.width, 2 * own.hidden)
-    same = {"width", "hidden"}
-    assert wide.model_dump(exclude=same) == own.model_dump(exclude=same)
-
-
 def test_groups_share_one_plain_and_time_every_scheme_on_every_backend(steps, monkeypatch):
     monkeypatch.setattr(steps, "installed_backends", lambda: ["torch", "mlx"])
     names = [name for name in SCHEMES if name != "plain"]
@@ -205,11 +195,6 @@ def test_groups_share_one_plain_and_time_every_scheme_on_every_backend(steps, mo
     timed = [(s.backend, v) for g in groups for (v, _), s in g.items() if v != "plain"]
     assert timed == [(backend, name) for backend in ("torch", "mlx") for name in names]
     assert max(map(len, groups)) == 1 + steps.AT_ONCE
-
-
-def test_groups_of_a_backend_share_the_process_of_a_place(steps, asked, process):
-    first, again, other = (process(*place) for place in (("torch", 0), ("torch", 0), ("mlx", 0)))
-    assert first is again is not other
 
 
 # --- counted work ---------------------------------------------------------------------------------

@@ -152,5 +152,3 @@ def test_the_list_of_documents_has_every_page():
     listed = inline((docs / "README.md").read_text(encoding="utf-8"))
     links = {(docs / target).resolve() for token in listed if (target := token.attrGet("href"))}
     assert {*docs.rglob("*.md"), PROJECT / "config/README.md"} - {docs / "README.md"} <= links
-
-

@@ -27,8 +27,6 @@ def test_the_cells_of_the_reference_are_counted() -> None:
         assert [int(n) for n in said.groups()] == [there, len(cells)]
 
 
-
-
 def test_times_of_commands_equal_the_measured_times() -> None:
     """benchmarks/commands.csv was measured by hand, in fresh clones on an idle machine."""
     table = pd.read_csv(PROJECT / "benchmarks/commands.csv").set_index("command")

@@ -31,7 +31,7 @@ def parsed(file):
 @functools.cache
 def imports_of(file):
     """(line, module) of every import that runs, without imports for type checkers."""
-    tree, found = parsed(file), []
+    tree, result = parsed(file), []
     skipped = {
         node
         for block in ast.walk(tree)
@@ -40,11 +40,11 @@ def imports_of(file):
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and node not in skipped:
-            found += [(node.lineno, alias.name) for alias in node.names]
+            result += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node not in skipped:
             assert node.level == 0, f"{file}: relative import"
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
+            result += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return result
 
 
 def room_of(path):
@@ -58,8 +58,8 @@ FILES = [
 
 def test_every_module_is_in_a_room():
     for package, rooms in ROOMS.items():
-        found = {room_of(file) for file in FILES if file.parts[0] == package}
-        assert found == {*rooms, "__init__"}
+        result = {room_of(file) for file in FILES if file.parts[0] == package}
+        assert result == {*rooms, "__init__"}
 
 
 def test_the_library_never_imports_the_study():
@@ -148,10 +148,10 @@ def test_imports_have_no_cycle():
     graph = {}
     for name, file in files.items():
         imported = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]
-        found = {
+        result = {
             module if module in files else node.module
             for node in imported
             for module in (f"{node.module}.{alias.name}" for alias in node.names)
         }
-        graph[name] = (found & files.keys()) - {name}
+        graph[name] = (result & files.keys()) - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle

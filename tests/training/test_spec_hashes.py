@@ -4,10 +4,10 @@ from tests.training.spec_hashes import read_hashes, spec_hashes
 
 
 def test_every_cell_has_its_recorded_spec():
-    kept, found = read_hashes(), spec_hashes()
-    changed = [cell for cell in kept if cell in found and kept[cell] != found[cell]]
+    kept, result = read_hashes(), spec_hashes()
+    changed = [cell for cell in kept if cell in result and kept[cell] != result[cell]]
     problems = [f"{cell}: another spec, so its runs have to be trained again" for cell in changed]
-    problems += [f"{cell}: is no cell any more" for cell in kept if cell not in found]
-    problems += [f"{cell}: is a new cell" for cell in found if cell not in kept]
+    problems += [f"{cell}: is no cell any more" for cell in kept if cell not in result]
+    problems += [f"{cell}: is a new cell" for cell in result if cell not in kept]
     summary = f"{len(problems)} of {len(kept)} cells; if that is intended: make golden"
     assert not problems, "\n".join([summary, *problems[:10]])

@@ -59,9 +59,9 @@ def by_quadrature(density, point, time):
 @pytest.mark.parametrize(("point", "time"), [((0.3, -0.8), 0.35), ((1.1, 0.4), 0.9)])
 def test_exact_velocity_is_the_mean_over_all_lines_through_a_point(point, time):
     density = flow.two_moons()
-    (found,) = at(density.velocity, point, time=time)
+    (result,) = at(density.velocity, point, time=time)
     expected = by_quadrature(density, np.array(point), time)
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert result == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_exact_velocity_at_both_ends():
@@ -113,9 +113,9 @@ def test_zero_velocity_has_the_chance_loss_and_score():
     assert task.chance_loss(spec) == pytest.approx((targets**2).sum(axis=1).mean(), abs=0.05)
     params = tasks.Problem(spec).initial_parameters()
     still = {n: v * 0 if n.startswith("head.") else v for n, v in params.items()}
-    found = flow.excess_loss(end_of(spec, still))
-    assert found == pytest.approx(flow.SCORE.chance(spec))
-    assert outcome(False, flow.SCORE, found, flow.SCORE.chance(spec)) == "at chance"
+    result = flow.excess_loss(end_of(spec, still))
+    assert result == pytest.approx(flow.SCORE.chance(spec))
+    assert outcome(False, flow.SCORE, result, flow.SCORE.chance(spec)) == "at chance"
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ def test_euler_steps_by_hand():
     """dx/dt = x gives (1 + 1/N)^N after N steps, dx/dt = t gives (0 + 1/4 + 1/2 + 3/4) / 4."""
     start = np.ones((1, 2))
     for steps in (1, 2, 10):
-        found = flow.integrate(lambda x, t: x, start, steps)
-        assert found == pytest.approx(start * (1 + 1 / steps) ** steps)
+        result = flow.integrate(lambda x, t: x, start, steps)
+        assert result == pytest.approx(start * (1 + 1 / steps) ** steps)
     assert flow.integrate(lambda x, t: t + 0 * x, 0 * start, 4) == pytest.approx(start * 3 / 8)
 
 
@@ -135,12 +135,12 @@ def test_the_energy_distance_by_loops(monkeypatch):
     xs, ys = rng.standard_normal((7, 2)), rng.standard_normal((5, 2)) + 1
     monkeypatch.setattr(flow, "reference", lambda: (ys, flow.mean_distance(ys, ys)))
     monkeypatch.setattr(flow, "start_points", lambda count: xs - 2)
-    found = flow.energy_distance_after(lambda x, t: 2 + 0 * x, steps=3)
+    result = flow.energy_distance_after(lambda x, t: 2 + 0 * x, steps=3)
 
     def mean(a, b):
         return sum(math.dist(x, y) for x in a for y in b) / (len(a) * len(b))
 
-    assert found == pytest.approx(2 * mean(xs, ys) - mean(xs, xs) - mean(ys, ys))
+    assert result == pytest.approx(2 * mean(xs, ys) - mean(xs, xs) - mean(ys, ys))
     assert math.isnan(flow.energy_distance_after(lambda x, t: math.nan * x, steps=1))
 
 
@@ -158,12 +158,12 @@ def test_the_exact_velocity_leads_to_the_density_in_many_steps():
 
 def test_norms_of_a_repeated_flow_by_hand():
     """dx/dt = x: each of ten time units stretches norms by (1 + 1/20)^20."""
-    found = flow.mean_norms(lambda x, t: x)
-    assert list(found) == list(range(11))
-    first = found[0]
+    result = flow.mean_norms(lambda x, t: x)
+    assert list(result) == list(range(11))
+    first = result[0]
     assert first == pytest.approx(math.sqrt(math.pi / 2), rel=1e-3)  # E|x| of N(0, I)
     expected = [first * 1.05 ** (20 * time) for time in range(11)]
-    assert list(found.values()) == pytest.approx(expected, rel=1e-5)  # points are float32
+    assert list(result.values()) == pytest.approx(expected, rel=1e-5)  # points are float32
 
 
 # --- the network ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def enumerated(links, log_fields, linked, apart):
     `linked`, `apart`: weights [q, q] of a pair of nodes with and without a link.
     """
     n, q = log_fields.shape
-    found = np.zeros((n, q))
+    result = np.zeros((n, q))
     pairs = list(itertools.combinations(range(n), 2))
     for assigned in itertools.product(range(q), repeat=n):
         log_weight = sum(log_fields[i, s] for i, s in enumerate(assigned))
@@ -37,8 +37,8 @@ def enumerated(links, log_fields, linked, apart):
             table = linked if links[i, j] else apart
             weight *= table[assigned[i], assigned[j]]
         for i, s in enumerate(assigned):
-            found[i, s] += weight
-    return found / found.sum(axis=1, keepdims=True)
+            result[i, s] += weight
+    return result / result.sum(axis=1, keepdims=True)
 
 
 def random_tree(n, rng):
@@ -53,11 +53,11 @@ def random_tree(n, rng):
 def distances(links):
     """Number of links between nodes, [n, n]; n for nodes without a path."""
     n = len(links)
-    found = np.where(np.eye(n, dtype=bool), 0, n)
+    result = np.where(np.eye(n, dtype=bool), 0, n)
     for steps in range(1, n):
-        reached = links.astype(int) @ (found == steps - 1) > 0
-        found = np.where(reached & (found == n), steps, found)
-    return found
+        reached = links.astype(int) @ (result == steps - 1) > 0
+        result = np.where(reached & (result == n), steps, result)
+    return result
 
 
 def random_fields(n, q, rng):
@@ -73,8 +73,8 @@ def test_k_rounds_of_belief_propagation_are_exact_on_trees_within_distance_k():
     affinity += affinity.T
     trees = np.stack([random_tree(n, rng) for _ in range(2)])
     fields = np.stack([random_fields(n, q, rng) for _ in range(2)])
-    found = np.exp(log_marginals(trees, fields, affinity, rounds=n, absence_counts=False))
-    for links, field, beliefs in zip(trees, fields, np.moveaxis(found, 1, 0), strict=True):
+    result = np.exp(log_marginals(trees, fields, affinity, rounds=n, absence_counts=False))
+    for links, field, beliefs in zip(trees, fields, np.moveaxis(result, 1, 0), strict=True):
         apart = np.ones((q, q))
         exact = enumerated(links, field, affinity, apart)
         np.testing.assert_allclose(beliefs[-1], exact, rtol=0, atol=1e-10)
@@ -93,10 +93,10 @@ def test_belief_propagation_is_close_to_enumeration_on_graphs_with_loops():
 
     def error(*, absence_counts, apart):
         options = {"rounds": 40, "absence_counts": absence_counts}
-        found = np.exp(log_marginals(graphs.links, fields, model.affinity, **options)[-1])
+        result = np.exp(log_marginals(graphs.links, fields, model.affinity, **options)[-1])
         pairs = zip(graphs.links, fields, strict=True)
         exact = np.stack([enumerated(links, field, chance, apart) for links, field in pairs])
-        return np.abs(found - exact)
+        return np.abs(result - exact)
 
     of_loops = error(absence_counts=False, apart=np.ones((2, 2)))
     assert of_loops.mean() < 0.005
@@ -210,11 +210,11 @@ def test_energies_run_from_the_embedding_to_the_input_of_the_head():
     embedded = batch.inputs["nodes"].astype(float) @ params["embedding.weight"].astype(float).T
     first = module.dirichlet_energy(embedded, batch.inputs["links"].astype(float))
     trained = end_of(spec, params)
-    found = task.step_metrics["dirichlet_energy_by_block"].compute(trained)
-    assert list(found) == [0, 1, 2]
-    assert found[0] == pytest.approx(first, rel=1e-9)
-    assert found[1] == found[2] != found[0]
-    assert task.step_metrics["dirichlet_energy"].compute(trained) == found[2]
+    result = task.step_metrics["dirichlet_energy_by_block"].compute(trained)
+    assert list(result) == [0, 1, 2]
+    assert result[0] == pytest.approx(first, rel=1e-9)
+    assert result[1] == result[2] != result[0]
+    assert task.step_metrics["dirichlet_energy"].compute(trained) == result[2]
 
 
 def test_accuracy_and_loss_use_unlabelled_held_out_nodes():
@@ -234,15 +234,15 @@ def test_accuracy_and_loss_use_unlabelled_held_out_nodes():
 def test_bayes_optimum_without_edge_signal_uses_features_alone():
     spec = spec_on(nodes=32, edge_signal=0, features=4, feature_signal=4.5, held_out=300)
     start = tasks.Untrained(tasks.Problem(spec), NumpyOps(), {})
-    found = {name: task.step_metrics[name].compute(start) for name in task.step_metrics if
+    result = {name: task.step_metrics[name].compute(start) for name in task.step_metrics if
              name.startswith("bayes")}  # fmt: skip
     separation = math.sqrt(4.5 * 4 / 32)
     expected = (1 + math.erf(separation / math.sqrt(2))) / 2
     # Standard error over 7200 nodes: 0.005.
-    assert found["bayes_accuracy"] == pytest.approx(expected, abs=0.015)
-    assert set(found["bayes_accuracy_by_round"].values()) == {found["bayes_accuracy"]}
-    assert list(found["bayes_accuracy_by_round"]) == list(range(module.ROUNDS + 1))
+    assert result["bayes_accuracy"] == pytest.approx(expected, abs=0.015)
+    assert set(result["bayes_accuracy_by_round"].values()) == {result["bayes_accuracy"]}
+    assert list(result["bayes_accuracy_by_round"]) == list(range(module.ROUNDS + 1))
     rng = np.random.default_rng(0)
     shown = separation + rng.standard_normal(100_000)  # of a node along the centroids
     loss = np.log1p(np.exp(-2 * separation * shown)).mean()
-    assert found["bayes_loss"] == pytest.approx(loss, abs=0.02)
+    assert result["bayes_loss"] == pytest.approx(loss, abs=0.02)

@@ -64,9 +64,9 @@ QUICK = "plain", "hc_causal", "hc_paper", "mhc_static", "altup", "dory", "laurel
 @quick_cases("scheme", {name: (name,) for name in SCHEMES}, *QUICK)
 def test_counted_products_equal_a_real_step(scheme):
     problem = Problem(make_spec(task="state", variant=scheme, wrap="sublayer"))
-    found = count_step(problem)
-    assert found.products == products_of_a_real_step(problem) > 0
+    result = count_step(problem)
+    assert result.products == products_of_a_real_step(problem) > 0
     # A parameter is read in both passes, and its gradient written.
     parameters = sum(torch.Size(p.shape).numel() for p in problem.network.parameters().values())
-    assert found.bytes > 4 * 3 * parameters
-    assert found.operations > found.products
+    assert result.bytes > 4 * 3 * parameters
+    assert result.operations > result.products

@@ -15,7 +15,7 @@ import pandas as pd
 from fathom_study.analysis.ladder import Ladders, ladder_at, read_ladder
 from fathom_study.analysis.statistics import finite_scores, is_ratio, to_scale
 from fathom_study.analysis.tables import Runs, runs_by_place, scores_of
-from fathom_study.config import Cell, Config, Contrast
+from fathom_study.config import Cell, Config, Contrast, Study
 from fathom_study.metrics.scores import Score
 
 AGAINST_PLAIN = "Is the variant better than the plain residual network?"
@@ -73,7 +73,8 @@ def pairs_of(
 
 def contrasted(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
     """Every pair of a study's contrasts, and each connection at its best rate."""
-    settings, ladders = config.studies[study], ladders_of(config, study, runs)
+    settings = config.studies[study]
+    ladders = ladders_of(settings, runs)
     for contrast in contrasts_of(config, study):
         for pair in contrast.pairs:
             if not {*pair} <= runs.keys():
@@ -111,7 +112,8 @@ def at_best_rates(config: Config, study: str, runs: Runs, score: Score) -> Itera
     against = next((f for f in plain if config.plain(study) in f), None)
     if against is None:
         return
-    theirs, ladders = chosen_rates(against, runs, score), ladders_of(config, study, runs)
+    theirs = chosen_rates(against, runs, score)
+    ladders = ladders_of(config.studies[study], runs)
     for family in (family for family in families if family not in plain):
         ours = chosen_rates(family, runs, score)
         if not (ours and theirs):
@@ -152,11 +154,10 @@ def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
     return (*settings.contrasts, Contrast(question=AGAINST_PLAIN, pairs=pairs))
 
 
-def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
+def ladders_of(study: Study, runs: Runs) -> Ladders:
     """The trained ladders of a study."""
-    settings = config.studies[study]
-    bases = [base for base in settings.ladder if base in runs]
-    ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases}
+    bases = [base for base in study.ladder if base in runs]
+    ladders = {base: read_ladder(study.rungs(base), runs) for base in bases}
     return {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from fathom_study import tasks
-from fathom_study.analysis.ladder import DELTA, log_multipliers, read_ladder
-from fathom_study.analysis.pairs import best_rate
+from fathom_study.analysis.ladder import DELTA, log_multipliers
+from fathom_study.analysis.pairs import best_rate, ladders_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import MIN_SEEDS, finite_scores
@@ -148,11 +148,8 @@ def _good(
     study: Study, family: Mapping[float, str], runs: Runs, score: Score, best: str
 ) -> dict[str, float]:
     """Number and ends of the good rates around the best one; empty without a readable ladder."""
-    base = next((base for base in study.ladder if base in runs), None)
-    if base is None:
-        return {}
-    ladder = read_ladder(study.rungs(base), runs)
-    if len(ladder.columns) < 2:
+    ladder = next(iter(ladders_of(study, runs).values()), None)
+    if ladder is None:
         return {}
     worth = {}
     for rate, label in family.items():

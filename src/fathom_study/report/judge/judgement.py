@@ -26,7 +26,6 @@ from fathom_study import tasks
 from fathom_study.analysis.effective_depth import effective_depth_table
 from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.run_tables import cells_table
-from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
 from fathom_study.analysis.worth import ONE_RATE, worth_table
@@ -35,9 +34,8 @@ from fathom_study.config import Cell, Compute, Config, ConfigError, load_config
 from fathom_study.report.integrity.kept import BUNDLES
 from fathom_study.report.pages.render import check_numbers, environment_of, fill
 from fathom_study.report.pages.reports import check_is_no_report_folder
-from fathom_study.report.tables.formatting import number, with_interval
+from fathom_study.report.tables.formatting import number
 from fathom_study.report.tables.records import Record, records
-from fathom_study.report.tables.worth_words import saved_in_words
 from fathom_study.runs.bundle import make_rows, unpack
 from fathom_study.runs.contract import (
     Check,
@@ -363,22 +361,20 @@ def write_judgement(
     judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
     check_numbers(templates)
     environment = environment_of(templates, config.labels)
-    page = out / "JUDGE.md"
-    text = fill(
-        environment,
-        "JUDGE.md.j2",
-        plan=plan,
-        studies=judged,
-        command=command,
-        confidence=round(100 * CONFIDENCE),
-        interval=_interval,
-        link=partial(_link, plan.project, out),
-    )
+    environment.globals |= {
+        "plan": plan,
+        "studies": judged,
+        "command": command,
+        "confidence": round(100 * CONFIDENCE),
+        "link": partial(_link, plan.project, out),
+    }
+    verdict = " ".join(fill(environment, "verdict.j2").split())
+    page, text = out / "JUDGE.md", fill(environment, "JUDGE.md.j2")
     write_text(page, text)
     try:
         from markdown_it import MarkdownIt
     except ModuleNotFoundError:  # a workflow package; the Markdown is complete
-        return [page], _verdict(plan, judged)
+        return [page], verdict
     html = fill(
         environment,
         "JUDGE.html.j2",
@@ -387,7 +383,7 @@ def write_judgement(
         body=MarkdownIt("commonmark").enable("table").render(text),
     )
     write_text(page.with_suffix(".html"), html)
-    return [page, page.with_suffix(".html")], _verdict(plan, judged)
+    return [page, page.with_suffix(".html")], verdict
 
 
 def _link(project: Path, out: Path, text: str, document: str) -> str:
@@ -397,31 +393,6 @@ def _link(project: Path, out: Path, text: str, document: str) -> str:
     return (
         f"[{text}]({Path(os.path.relpath(project / 'docs', out.resolve())).as_posix()}/{document})"
     )
-
-
-FIRST_LOOK = {
-    BETTER: "perhaps better",
-    WORSE: "perhaps worse",
-    EQUIVALENT: "no difference so far",
-    UNDECIDED: "undecided",
-}
-"""Words for verdicts at the small scale."""
-
-
-def _verdict(plan: Plan, judged: Sequence[Mapping[str, Any]]) -> str:
-    """The verdict of each study in one line."""
-    phrases = []
-    for study in judged:
-        worth = study["own"]["worth"]
-        if study["diverged"] == study["seeds"]:
-            said = "every run diverged"
-        elif worth:
-            said = f"{worth['verdict']}, {saved_in_words(worth)}"
-        else:
-            said = "worth unknown"
-        phrases.append(f"{study['name']}: {said} ({study['steps']} steps)")
-    rest = "" if plan.kept else "; only the full scale decides, without --quick"
-    return f"{plan.name}: {'; '.join(phrases)}{rest}"
 
 
 def _cells(plan: Plan) -> pd.DataFrame:
@@ -468,9 +439,6 @@ def _judged(
         for r in records(here(worth))
         if r["rate"] == ONE_RATE and r["answer"]  # else no ladder was trained
     }
-    if plan.kept is None:
-        words = {"p_holm": math.nan}
-        worths = {v: r | words | {"verdict": FIRST_LOOK[r["verdict"]]} for v, r in worths.items()}
     effective = {r["variant"]: r for r in records(here(depths))}
     bounds = tasks.bounds_of(score.metric)
     settings = plan.config.studies[study]
@@ -497,20 +465,11 @@ def _judged(
         "plain": plan.config.plain(study),
         "own": own,
         "cost": cost,
-        "net": _net(own["worth"], cost),
         "has_ladder": bool(settings.ladder),
         "checks": texts,
         "diagnostics": list(_diagnostics(ours)),
         "rows": sorted(rows, key=lambda row: _order(row, score.better)),
     }
-
-
-def _net(worth: Record | None, cost: float) -> dict[str, float]:
-    """Step multiplier over cost, with interval; empty if the multiplier is a bound or unknown."""
-    if worth is None or worth["answer"] != "at":
-        return {}
-    names = {"mean": "multiplier", "low": "low", "high": "high"}
-    return {end: worth[name] / cost for end, name in names.items()}
 
 
 DIAGNOSTICS = (
@@ -535,10 +494,3 @@ def _order(row: Record, better: str) -> tuple[float, float]:
     worth = row["worth"]["multiplier"] if is_number else math.nan
     mean = row["mean"] if better == "lower" else -row["mean"]
     return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))
-
-
-def _interval(row: Record) -> str:
-    """A mean with its interval; a dash without one."""
-    if row is None or math.isnan(row["mean"]):
-        return "–"
-    return with_interval(row["mean"], row["low"], row["high"])
