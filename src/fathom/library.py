@@ -128,6 +128,17 @@ class Verbs:
             name.removeprefix(PREFIX) for name, one in declared.items() if not one.is_matrix
         )
 
+    def _groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Names of parameters as `params`, with their `lr` and `weight_decay`."""
+        groups: dict[tuple[float, float], list[str]] = {}
+        for name, one in self.connection.parameters().items():
+            decay = weight_decay if one.is_matrix and one.decays else 0.0
+            groups.setdefault((lr * one.rate, decay), []).append(name.removeprefix(PREFIX))
+        return [
+            {"params": names, "lr": rate, "weight_decay": decay}
+            for (rate, decay), names in groups.items()
+        ]
+
     @property
     def reads_normed(self) -> bool:
         """Whether function inputs and the output are already normed, so that you omit norms."""

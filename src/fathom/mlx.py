@@ -67,6 +67,14 @@ class ResidualConnection(Verbs, nn.Module):
         for name, value in initial.items():
             setattr(self, name, mx.array(value))
 
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Groups for optimisers of MLX: names as `params`, `lr` and `weight_decay` each.
+
+        Some schemes train parameters at a fraction of `lr`; only matrices decay.
+        `mlx.optimizers.MultiOptimizer` takes an optimiser for each group.
+        """
+        return self._groups(lr, weight_decay)
+
     __call__ = Verbs.through
 
     def _set(self, values: Mapping[str, mx.array]) -> None:

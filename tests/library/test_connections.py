@@ -167,7 +167,7 @@ def test_unstack_keeps_order_and_gradients_of_many_parts(connect_cpu):
 
 
 TOGETHER = {name: {"connection": name, "apart": off} for name, off in
-            (("inkling2", None), ("muddformer", False))}  # fmt: skip
+            (("inkling2", None), ("muddformer", False), ("muddformer_last", False))}  # fmt: skip
 """Settings of schemes with separate q, k and v, for functions with one input."""
 
 
@@ -237,10 +237,11 @@ WITHOUT_GRADIENT = {
 OF_ALL_LAYERS = {
     "readout", "readout_phi", "readout_alpha", "stream_embedding",
     "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
-    "source_gain", "sum_gain",
+    "source_gain", "sum_gain", "resid", "x0", "skip", "combine", "skip_gate", "backout",
+    "end_gain",
     *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),
 }  # fmt: skip
-WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled")
+WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled", "orthogonal", "prores")
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in WITHOUT_PARAMETERS])

@@ -180,6 +180,8 @@ LAUREL = {
     "down": (np.tile(np.eye(RANK), W // RANK) / math.sqrt(RANK * W), 0),
 }
 MHC_AVERAGED = dynamic(0.02, 0, 0, 0)
+ACROSS = np.array([[1, 1.5 if k % 2 == 0 and k >= round(7 * L / 11) else 1] for k in range(L)])
+"""In late blocks, every other function writes 1.5 to the lane that it does not read."""
 DEEPSEEK = {**MHC_AVERAGED, "alpha": (1, 0)}
 GATED = {"gate": (-4.6, 0), "stream_embedding": (0, 0.02 / math.sqrt(W))}
 DEPTH_STARTS = {"query": (0, 0), "key_gain": (1, 0)}
@@ -248,6 +250,36 @@ STARTS = {
     "delta_attn_res": DEPTH_STARTS,
     "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
     "muddformer": dense(lambda i: np.eye(i + 1)[i]),
+    "muddformer_last": {
+        name: start for name, start in dense(lambda i: np.eye(i + 1)[i]).items()
+        if name.endswith((f"_{L - 1}", f"_{L}"))
+    },
+    "gmr_cyclic": {
+        "gain": (1, 0), "read_bias": (CYCLE[:, :, None] * np.ones(W), 0), "write_bias": (0, 0),
+        "down": (0, 1 / math.sqrt(3 * 4 * W)), "up_read": (0, 0), "up_write": (0, 0),
+        "gate_scale": (0.01, 0), "stream_embedding": (0, 0), "end_gain": (1, 0),
+    },
+    "attn_res_state": {
+        **dict.fromkeys(("key_gain", "query_gain", "input_gain"), (1, 0)),
+        "down": (0, 1 / math.sqrt(3 * W)), "up": (0, 0),
+    },
+    "resid_growth": {"resid": (math.sqrt(1.1), 0)},
+    "orthogonal": {},
+    "gru_gate": {
+        f"{side}_{part}": (0, 1 / math.sqrt(3 * W))  # uniform within 1/√W
+        for side in ("output", "stream")
+        for part in ("gates", "bias")
+    },
+    "review": {"gate": (0, 0), "gate_bias": (0, 0)},
+    "deep_delta": {"gate": (0, 0.5 / math.sqrt(W)), "gate_bias": (0, 0)},
+    "prores": {},
+    "x0_lambda": {"resid": (1, 0), "x0": (0, 0)},
+    "unet": {"skip": (1, 0)},
+    "unet_concatenated": {"combine": (0, 1 / math.sqrt(6 * W))},
+    "one_skip": {"skip_gate": (-1.5, 0)},
+    "backout": {"backout": (0.5, 0)},
+    "late_read": {"backout": (0.5, 0)},
+    "two_lanes": {"resid": (math.sqrt(1.1), 0), "post": (ACROSS, 0)},
 }  # fmt: skip
 """(mean, standard deviation) of each parameter at the start, by scheme."""
 

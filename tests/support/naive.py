@@ -357,7 +357,7 @@ def through_sums(name, p, x, layers, per_block):
 # --- attention over depth -------------------------------------------------------------------------
 
 DEPTH_ATTENTION = ("attn_res", "attn_res_block", "inkling2", "mhar", "delta_attn_res")
-DENSE = ("denseformer", "muddformer")
+DENSE = ("denseformer", "muddformer", "muddformer_last")
 
 
 def depth_read(name, query, gain, sources):
@@ -415,6 +415,9 @@ def through_dense(name, p, x, layers, per_block, has_residual):
             y = layer(x if k or reads is None else reads)
             x = y if has_residual else x + y
         outputs.append(x)
+        reads = None
+        if name == "muddformer_last" and i < blocks - 1:
+            continue
         shape = (*x.shape[:2], 4 if name != "denseformer" and i < blocks else 1, i + 1)
         weights = np.broadcast_to(p[f"weights_{i}"], shape)
         if name != "denseformer":
@@ -448,6 +451,125 @@ def through_frac(name, p, x, layers, m=2):
     return x
 
 
+def through_gated_multi(p, x, layers, S):
+    """x-transformers' gated multi residual and the final norm of its decoder."""
+    streams = [x + row for row in p["stream_embedding"]]
+    for k, layer in enumerate(layers):
+        flat = [p["gain"][k][s] * rms_norm(z.mean(axis=1)) for s, z in enumerate(streams)]
+        hidden = np.concatenate(flat, axis=-1) / S @ p["down"][k].T
+        hidden = p["gate_scale"][k] * hidden * sigmoid(hidden)
+        logits = (hidden @ p["up_read"][k].T).reshape(len(x), S, -1) + p["read_bias"][k]
+        read = sum(
+            sigmoid(logits[:, s])[:, None] * p["gain"][k][s] * rms_norm(z) / S
+            for s, z in enumerate(streams)
+        )
+        y, beta = layer(read), 2 * sigmoid(hidden @ p["up_write"][k].T + p["write_bias"][k])
+        streams = [z + beta[:, s, None, None] * y for s, z in enumerate(streams)]
+    return p["end_gain"] * rms_norm(sum(streams))
+
+
+def through_state_attention(p, x, layers, has_residual):
+    """x-transformers' attention over all earlier hiddens; the query depends on the last."""
+    hiddens = [x]
+    for k, layer in enumerate(layers):
+        read, last = hiddens[0], hiddens[-1]
+        if k:
+            delta = (p["input_gain"][k - 1] * rms_norm(last)) @ p["down"][k - 1].T
+            query = p["query_gain"][k - 1] * rms_norm(last + delta @ p["up"][k - 1].T)
+            keys = [p["key_gain"][k - 1] * rms_norm(h) for h in hiddens]
+            logits = np.array([(query * key).sum(axis=-1) for key in keys]) / math.sqrt(x.shape[-1])
+            shares = scipy.special.softmax(logits, axis=0)
+            read = sum(share[..., None] * h for share, h in zip(shares, hiddens, strict=True))
+        y = layer(read)
+        hiddens.append(last + (y - read if has_residual else y))
+    return hiddens[-1]
+
+
+# --- one stream, in the words of those who race ---------------------------------------------------
+
+RACERS = (
+    "resid_growth", "orthogonal", "gru_gate", "review", "deep_delta", "prores", "x0_lambda",
+    "unet", "unet_concatenated", "one_skip", "backout", "late_read", "two_lanes",
+)  # fmt: skip
+
+
+def gru_cell(p, k, y, x):
+    """PyTorch's GRUCell: input y, hidden state x."""
+    W, V, b, c = (p[name][k] for name in
+                  ("output_gates", "stream_gates", "output_bias", "stream_bias"))  # fmt: skip
+    (ri, zi, ni), (rh, zh, nh) = (
+        np.split(a @ matrix.T + bias, 3, axis=-1) for a, matrix, bias in ((y, W, b), (x, V, c))
+    )
+    z, new = sigmoid(zi + zh), np.tanh(ni + sigmoid(ri + rh) * nh)
+    return (1 - z) * new + z * x
+
+
+def racing_sum(name, p, k, x, y):
+    """The stream after function k with the output y."""
+    match name:
+        case "resid_growth":
+            return p["resid"][k] * x + y
+        case "orthogonal":
+            inner = np.einsum("unc,unc->un", x, y) / (np.einsum("unc,unc->un", x, x) + 1e-6)
+            return x + (y - inner[..., None] * x)
+        case "gru_gate":
+            return gru_cell(p, k, y, x)
+        case "review":
+            seen = np.concatenate([rms_norm(x, 1e-5), rms_norm(y, 1e-5)], axis=-1)
+            return x + sigmoid(seen @ p["gate"][k].T + p["gate_bias"][k]) * y
+        case "deep_delta":
+            unit = y / np.sqrt((y**2).sum(axis=-1, keepdims=True) + 1e-12)
+            beta = 2 * sigmoid(rms_norm(x) @ p["gate"][k] + p["gate_bias"][k])[..., None]
+            erased = np.einsum("unc,und->uncd", unit, unit) @ x[..., None]
+            return x - beta * erased[..., 0] + beta * 2 * unit
+    return x + y
+
+
+def through_racer(name, p, x, layers, per_block, has_residual):
+    """One stream; a list of the streams before every block."""
+    blocks, before, lanes, saved = len(layers) // per_block, [], None, None
+    first_half = -(-blocks // 2)
+    skip_to = max(1, round(6 * blocks / 11))
+    save_after = min(blocks - 1, round(blocks * (8 / 11 if name == "late_read" else 3 / 4)))
+    lanes_from = min(blocks - 1, round(7 * blocks / 11))
+    for k, layer in enumerate(layers):
+        block, within = divmod(k, per_block)
+        is_attention = k % 2 == 0 if per_block == 1 else within == 0
+        if within == 0:
+            before.append(x)
+            mirrored = blocks - 1 - block
+            if name == "x0_lambda":
+                x = p["resid"][block] * x + p["x0"][block] * before[0]
+            if name == "unet" and block >= first_half and block:
+                x = x + p["skip"][block - first_half] * before[mirrored + 1]
+            if name == "unet_concatenated" and block >= first_half and block:
+                W = p["combine"][block - first_half]
+                x = before[mirrored] @ W[:, : x.shape[-1]].T + x @ W[:, x.shape[-1] :].T
+            if name == "one_skip" and block == skip_to:
+                x = x + sigmoid(p["skip_gate"][0]) * before[min(round(4 * blocks / 11), block - 1)]
+            if name == "late_read" and block == save_after:
+                saved = x
+            if name == "two_lanes" and block == lanes_from:
+                lanes = [x, x]
+        if lanes:
+            y = layer(lanes[0] if is_attention else lanes[1])
+            lanes = [p["resid"][k] * lane + w * y
+                     for lane, w in zip(lanes, p["post"][k], strict=True)]  # fmt: skip
+            continue
+        if name == "two_lanes":
+            x = p["resid"][k] * x + p["post"][k, 0] * layer(x)
+            continue
+        y = layer(saved if saved is not None and is_attention else x)
+        x = y if has_residual else racing_sum(name, p, k, x, y)
+    if lanes:
+        return (lanes[0] + lanes[1]) / 2
+    if name in ("backout", "late_read"):
+        x = x - p["backout"][0] * before[save_after]
+    if name == "one_skip" and skip_to == blocks:
+        x = x + sigmoid(p["skip_gate"][0]) * before[0]
+    return x
+
+
 # --- causal mixing --------------------------------------------------------------------------------
 
 
@@ -468,6 +590,12 @@ def through(name, p, x, layers, S, has_residual, per_block=1):
         return through_altup(p, x, layers, S, has_residual)
     if name.startswith("frac"):
         return through_frac(name, p, x, layers)
+    if name == "gmr_cyclic":
+        return through_gated_multi(p, x, layers, S)
+    if name == "attn_res_state":
+        return through_state_attention(p, x, layers, has_residual)
+    if name in RACERS:
+        return through_racer(name, p, x, layers, per_block, has_residual)
     if name in ONE_STREAM:
         return through_sums(name, p, x, layers, per_block)
     if name in DENSE:
@@ -594,7 +722,7 @@ def transformer(spec, params, tokens):
     """Logits [B, T, V] of tokens [B, T]."""
     p, model, by_block = exact(params), spec.model, spec.model.wrap == "block"
     # These connections norm the inputs of functions and of the head.
-    is_normed = spec.variant in ("qwen4_exp", "minimax", "dory")
+    is_normed = spec.variant in ("qwen4_exp", "gmr_cyclic", "minimax", "dory")
     parts = (transformer_block,) if by_block else (attended, processed)
     parts = (attention, mlp) if is_normed else parts
     layers = layers_of(p, spec.depth)

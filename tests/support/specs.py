@@ -16,15 +16,21 @@ from fathom_study.train import trainer_for
 OF_EACH_KIND = (
     "plain", "hc_causal", "mhc_static", "hc_paper", "mhc_paper", "mhc_gated_dynamic",
     "deepseek_v41", "qwen4_exp", "altup", "residual_scaled", "muse_spark", "dory", "laurel",
-    "frac", "inkling2", "muddformer",
+    "frac", "inkling2", "muddformer", "gru_gate", "x0_lambda", "two_lanes",
+    "gmr_cyclic", "attn_res_state",
 )  # fmt: skip
 """Schemes of each kind of connection and of coefficients."""
 
 
-READ_APART = {"inkling2", "muddformer"}
+READ_APART = {"inkling2", "muddformer", "muddformer_last"}
 OF_SUBLAYERS = {
-    name for name, row in SCHEMES.items() if row.get("kind") in ("gated", "scaled", "frac")
-}
+    name
+    for name, row in SCHEMES.items()
+    if row.get("kind") in ("gated", "gated_multi", "scaled", "frac")
+} | {
+    "resid_growth", "orthogonal", "gru_gate", "review", "deep_delta", "prores", "late_read",
+    "two_lanes",
+}  # fmt: skip
 NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": READ_APART}
 """Schemes that each network refuses."""
 

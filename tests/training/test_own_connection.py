@@ -202,14 +202,27 @@ def test_initial_parameters_follow_the_seed():
         assert (at[0][f"connection.{name}"] != expected).all()
 
 
-def test_exempt_parameters_do_not_decay():
+@pytest.mark.parametrize("decay", ["matrices", "all"])
+def test_exempt_parameters_do_not_decay(decay):
     from fathom_study.optimizers import optimizer_config
 
-    spec = spec_of({"module": "lite.py:Lite"})
+    optimizer = {"lr": 0.01, "weight_decay": 0.1, "decay": decay}
+    spec = spec_of({"module": "lite.py:Lite"}, optimizer=optimizer)
     groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
     decay = {name: group.decay for group in groups for name in group.names}
     own = {name for name in decay if name.startswith("connection.") and decay[name]}
     assert own == {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
+
+
+def test_parameters_train_at_the_rates_that_a_module_names():
+    from fathom_study.optimizers import optimizer_config
+
+    write("rates.py", LITE.replace("    no_decay", "    rates = {'alpha': 0.01}\n    no_decay"))
+    spec = spec_of({"module": "rates.py:Lite"})
+    groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
+    rates = {name: group.lr / spec.optimizer.lr for group in groups for name in group.names}
+    assert rates.pop("connection.alpha") == pytest.approx(0.01)
+    assert set(rates.values()) == {1}
 
 
 BAD = {
@@ -226,11 +239,8 @@ BAD = {
         CLASS, {"backends": ["torch", "mlx"]},
         "is a PyTorch module and cannot train on mlx",
     ),
-    "decay": (
-        {"module": "lite.py:Lite"},
-        {"optimizer": {"lr": 0.01, "weight_decay": 0.1}}, r"add optimizer: \{decay: matrices\}",
-    ),
     "exempt": ({"module": "exempt.py:Lite"}, {}, "no parameter b_per; did you mean 'b_pre'"),
+    "rates": ({"module": "rates.py:Lite"}, {}, "rates: no parameter alph; did you mean 'alpha'"),
     "infinite": ({"module": "plain.py:function", "scale": math.inf}, {}, "scale: cannot be recor"),
     "fact": ({**CLASS, "width": 3}, {}, "width: the network sets it"),
     "settings": ({**CLASS, "settings": 3}, {}, "settings: must be a mapping"),
@@ -241,6 +251,7 @@ BAD = {
 def test_a_mistake_is_one_line_with_the_variant(case):
     write("plain.py", PLAIN + "\n\nclass Other: ...\n\n\nclass Empty(nn.Module): ...\n")
     write("exempt.py", LITE.replace('"b_pre",', '"b_per",'))
+    write("rates.py", LITE.replace("    no_decay", "    rates = {'alph': 0.01}\n    no_decay"))
     write("broken.py", "class Class(:")
     value, changes, message = BAD[case]
     said = refusal(config_of, {"mine": value}, **changes, error=ConfigError)
@@ -373,6 +384,7 @@ MISTAKES = {
         "g is complex",
     ),
     "no_decay": (PLAIN + "    no_decay = 5\n", "no_decay: must be a list"),
+    "rates": (PLAIN + "    rates = {'a': -1}\n", "rates: must be a dict of factors"),
 }  # fmt: skip
 
 

@@ -55,6 +55,7 @@ Patterns = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of cells to train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
