@@ -58,7 +58,7 @@ class ResidualConnection(Verbs, nn.Module):
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
         branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
-        equal the plain network, with the scheme's own functions; None for those of the scheme.
+        equal the plain network; docs/library.md lists the schemes that have them.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
