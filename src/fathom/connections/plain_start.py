@@ -16,6 +16,7 @@ import numpy as np
 from fathom import init
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.plain import Plain
+from fathom.connections.rules import RULES
 from fathom.connections.schemes import Scheme
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError, deep_merge, validate
@@ -29,7 +30,11 @@ ROUNDING = 1e-6
 
 def plain_start(scheme: Scheme, context: ConnectionContext) -> Scheme:
     """The scheme with a start that equals the plain network. Raises ConfigError if it has none."""
-    changes = {"streams": _of_streams, "depth_attention": _of_depth_attention}.get(scheme.kind)
+    changes = {
+        "streams": _of_streams,
+        "depth_attention": _of_depth_attention,
+        "one_stream": lambda settings: {"numbers": RULES[settings["rule"]].plain},
+    }.get(scheme.kind)
     settings = scheme.model_dump()
     if changes:
         settings = deep_merge(settings, changes(settings), kinds=True)
