@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
-__all__ = ["ResidualConnection", "attach", "reattach"]
+__all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
 
 
 class ResidualConnection(Verbs, nn.Module):
@@ -174,6 +174,43 @@ def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
             values |= {name.removeprefix(PREFIX): tensors.get_tensor(name) for name in names}
     c.load_state_dict(values)
     return c
+
+
+def oracle_vectors(c: ResidualConnection, seed: int = 0) -> dict[str, Tensor]:
+    """Float64 numbers of a pass and its gradient, by name, to test another implementation with.
+
+    c: a connection in float64, whose parameters get N(0, 0.1²) more. x, probe and output [2, 3, C].
+    parameters.*. weights [L, C, C]: function k is tanh(read @ weights[k]), and tanh((q + k - v) @
+    weights[k]) for a read of q, k and v apart. reads.K, outputs.K: input and output of function K,
+    [2, 3, C]; reads apart are [3, 2, 3, C]. With streams: streams [S, 2, 3, C] after the last
+    function, H_res [L, S, S], the mean over positions. gradients.*: of Σ probe · output.
+    """
+    L, C = c.connection.context.layers, c.connection.context.width
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        for p in c.parameters():
+            p += 0.1 * draw(p.shape)
+    x, weights = draw(2, 3, C).requires_grad_(), (draw(L, C, C) / C**0.5).requires_grad_()
+    found = {"probe": draw(2, 3, C), "x": x, "weights": weights}
+
+    def function(k: int, *inputs: Tensor) -> Tensor:
+        read = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1] - inputs[2]
+        y = torch.tanh(read @ weights[k])
+        found[f"reads.{k}"] = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
+        found[f"outputs.{k}"] = y
+        return y
+
+    state = c.open(x)
+    for k in range(L):
+        state = c.wrap(partial(function, k), k)(state)
+    found |= {"output": c.close(state), **(c.trace(state) or {})}
+    leaves = {"x": x, "weights": weights}
+    leaves |= {f"parameters.{name}": p for name, p in c.named_parameters()}
+    gradients = torch.autograd.grad((found["probe"] * found["output"]).sum(), list(leaves.values()))
+    found |= leaves | {f"gradients.{n}": g for n, g in zip(leaves, gradients, strict=True)}
+    # Copies: reads may be views of one array, which safetensors refuses.
+    return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in found.items()}
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:

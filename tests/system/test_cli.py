@@ -262,8 +262,9 @@ def test_refused_bundle_does_not_stop_the_others(trained, tmp_path, fathom, monk
     monkeypatch.chdir(other)
     status, printed, errors = fathom("bundle", "import", *map(str, bundles), "--keep")
     assert status == 1
-    assert errors[0].startswith(f"fathom: {damaged}: not an intact .tar.xz file")
-    assert errors[1:] == [f"fathom: {gone}: no such file"]
+    first, *others = [line for line in errors if line.startswith("fathom: ")]
+    assert first.startswith(f"fathom: {damaged}: not an intact .tar.xz file")
+    assert others == [f"fathom: {gone}: no such file"]
     (unknown,) = (path for path in statuses(trained) if "baseline" in path)
     assert printed.splitlines()[:3] == [
         f"{good}: 1 imported, under results/imported",

@@ -8,6 +8,7 @@ k reads mostly stream k mod S, so gradients differ between streams.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,15 +31,9 @@ ROUNDING = 1e-6
 
 def plain_start(scheme: Scheme, context: ConnectionContext) -> Scheme:
     """The scheme with a start that equals the plain network. Raises ConfigError if it has none."""
-    changes = {
-        "streams": _of_streams,
-        "depth_attention": _of_depth_attention,
-        "one_stream": lambda settings: {"numbers": RULES[settings["rule"]].plain},
-    }.get(scheme.kind)
     settings = scheme.model_dump()
-    if changes:
-        settings = deep_merge(settings, changes(settings), kinds=True)
-    started = validate(type(scheme), settings)
+    changes = CHANGES[scheme.kind](settings) if scheme.kind in CHANGES else {}
+    started = validate(type(scheme), deep_merge(settings, changes, kinds=True))
     if distance(started, context) > ROUNDING:
         raise ConfigError(f"start: {_reason(started)}; use start=None")
     return started
@@ -65,7 +60,8 @@ def distance(scheme: Scheme, context: ConnectionContext) -> float:
         drawn = init.draw(connection.parameters(), seed=0)
         params = {name: ops.asarray(value) for name, value in drawn.items()}
         layers = [lambda x, k=k: function(k, x) for k in range(few)]
-        return connection.through(ops, params, x, layers, None)[0]
+        noise = connection.sample_noise(np.random.default_rng(0), 0.0)  # as in the first step
+        return connection.through(ops, params, x, layers, noise)[0]
 
     plain = output(Plain())
     return float(np.abs(output(scheme) - plain).max() / np.abs(plain).max())
@@ -83,6 +79,11 @@ def _reason(scheme: Scheme) -> str:
 def _of_depth_attention(settings: dict[str, Any]) -> dict[str, Any]:
     """Reads that are added to a stream get a learned factor, which starts at zero."""
     return {"gate": 0.0} if settings["stream"] else {}
+
+
+def _of_one_stream(settings: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of a rule whose learned values start where they have no effect."""
+    return {"numbers": RULES[settings["rule"]].plain}
 
 
 def _of_streams(settings: dict[str, Any]) -> dict[str, Any]:
@@ -132,3 +133,11 @@ def _matrix(settings: dict[str, Any], S: int) -> dict[str, Any]:
     # What keeps sums of rows from one: noise, and constants that are added to sums.
     changes = {key: 0.0 for key in ("added", "eps") if key in settings}
     return changes | ({"start": {"noise": 0.0}} if "noise" in settings["start"] else {})
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "streams": _of_streams,
+    "depth_attention": _of_depth_attention,
+    "one_stream": _of_one_stream,
+}
+"""Function from the settings of a kind of connection to those that change."""

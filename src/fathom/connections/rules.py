@@ -87,7 +87,7 @@ class Rule:
     warm_up: Callable[[Place, float, Numbers], float] | None = None
     """In training, a factor of each function's output, from the share of the steps done."""
     plain: Mapping[str, float] = field(default_factory=dict)
-    """Numbers with which it starts as the plain network, if any do and the defaults do not."""
+    """Numbers of which learned values start without an effect, if that gives the plain network."""
 
     @cached_property
     def model(self) -> type[Settings]:
@@ -310,6 +310,7 @@ RULES: Registry[Rule] = Registry(
             points=_all_points,
             at_points=_x0_parameters,
             enter=_both,
+            plain={"resid_first": 1.0, "resid_last": 1.0, "x0_first": 0.0, "x0_last": 0.0},
         ),
         "unet": Rule(
             {"skip": (Number, 1.0)},

@@ -76,8 +76,8 @@ def train(
     settings.check_trains([name], apart=out is not None)
     compute = changed(settings.compute, device=device, threads=threads)
     folder = out or run_folder(Path(settings.results), spec.cell)
-    if replace or _is_free(folder, spec):
-        _train(spec, folder, compute)
+    if replace or is_free(folder, spec):
+        train_spec(spec, folder, compute)
         end_with(folder, f"`fathom cell-figures {shlex.quote(str(folder))} --out figures` draws it")
 
 
@@ -256,7 +256,7 @@ def job(
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""
     cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
-    _train(cell, out, from_json(Compute, compute, "--compute"))
+    train_spec(cell, out, from_json(Compute, compute, "--compute"))
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
@@ -272,7 +272,7 @@ def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
     return settings.spec(Cell(name, **values))
 
 
-def _is_free(folder: Path, spec: Spec) -> bool:
+def is_free(folder: Path, spec: Spec) -> bool:
     """Whether a training into the folder loses nothing; prints a line for the spec's own run.
 
     Exits with status 1 if it holds a run of another spec, also of another cell.
@@ -292,7 +292,8 @@ def _is_free(folder: Path, spec: Spec) -> bool:
     return not run.counts
 
 
-def _train(spec: Spec, out: Path, compute: Compute) -> None:
+def train_spec(spec: Spec, out: Path, compute: Compute) -> None:
+    """Train a spec into a folder, with a line of progress and of the outcome."""
     from fathom_study.runs.progress import training_progress
     from fathom_study.runs.training import run_cell
 

@@ -19,19 +19,23 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
 
 from fathom import init
 from fathom.connections.connection import mixing_reports
 from fathom.connections.schemes import Scheme
 from fathom.operations.ops import Array, Ops
 from fathom.settings import ConfigError, Registry, Settings, unknown, validate
+from fathom.system.text import digits
 from fathom_study.batch import Batch
+from fathom_study.datasets import DataError
 from fathom_study.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, Summary, of_run, summarise
 from fathom_study.metrics.scores import Score, measure_score, outcome
 from fathom_study.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
 from fathom_study.models.network import Network, Output, inference_inputs, without_block
 from fathom_study.models.recipes import Recipe
-from fathom_study.spec import Spec
+from fathom_study.spec import Initial, Spec
 
 TASKS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
 """Names of all tasks; a new task is a new file."""
@@ -401,6 +405,21 @@ def outcome_of(
 # --- problems -----------------------------------------------------------------------------------
 
 
+def trained_parameters(initial: Initial, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of a trained plain network, for a network with parameters `like` these."""
+    try:
+        content = Path(initial.weights).read_bytes()
+        values = load_safetensors(content)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{initial.weights}: cannot be read ({error})") from error
+    if digits(content) != initial.digest:
+        raise DataError(f"{initial.weights} differs from that of this training; convert it again")
+    wanted = {n: p.shape for n, p in like.items() if not n.startswith("connection.")}
+    if wanted != {name: value.shape for name, value in values.items()}:
+        raise DataError(f"{initial.weights}: is not of the plain network of this spec")
+    return values
+
+
 class Problem:
     """Task, network, initial parameters, batches and loss of a spec, built once."""
 
@@ -411,8 +430,12 @@ class Problem:
         self.step_metrics = STEP_METRICS | self.task.step_metrics
 
     def initial_parameters(self) -> dict[str, np.ndarray]:
-        """Float32 parameters by name: the same numbers for every backend."""
-        return init.draw(self.network.parameters(), self.spec.seed)
+        """Float32 parameters by name: the same numbers for every backend.
+
+        Raises DataError if the spec starts from a file that is missing, or another by now.
+        """
+        drawn = init.draw(self.network.parameters(), self.spec.seed)
+        return drawn | trained_parameters(self.spec.initial, drawn) if self.spec.initial else drawn
 
     def batches(self, step: int) -> list[Batch]:
         """The batches of one optimiser step, each with the connection's noise, if it has any.

@@ -55,6 +55,7 @@ from fathom_study.runs.folder import (
 )
 from fathom_study.runs.replay import repeat
 from fathom_study.runs.run import Run
+from fathom_study.runs.stream_checks import describe
 from fathom_study.runs.training import connect, time_problem
 from fathom_study.runs.validate import validate_run
 from fathom_study.system.files import write_text
@@ -262,6 +263,7 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
         yield check
     if is_broken:
         return
+    yield from describe(problem, backend)
     with own_code(spec.connection):
         yield from _measure(without_data(problem), backend)
     if plan.kept:
