@@ -14,7 +14,7 @@ from fathom_study import datasets
 from fathom_study.analysis.platforms import Platform
 from fathom_study.config import Cell, ConfigError, check_config
 from fathom_study.config.entries import RESERVED_NAMES
-from fathom_study.config.snakemake_start import Start, check_start, is_resolved, write_resolved
+from fathom_study.config.load import check_start, is_resolved, write_resolved
 from fathom_study.report.drawing.figure_manifest import figure_files, figures_at, places_of
 from fathom_study.report.pages.reports import check_folder, kept_tables, why_left_out
 from fathom_study.runs.estimate import startup_seconds
@@ -190,46 +190,12 @@ def test_a_forecast_has_the_time_and_why_runs_are_trained_again(tmp_path):
     assert line.endswith(", a guess from the size of the networks: nothing was timed here yet")
 
 
-def started(**changes):
-    """`Start` of a workflow started without options, with these changes of attributes."""
-    said = {
-        "modifier": SimpleNamespace(skip_configfile=False),
-        "config_settings": SimpleNamespace(config={}, replace_workflow_config=False),
-        "overwrite_configfiles": [],
-        "deployment_settings": SimpleNamespace(deployment_method=set()),
-        "resource_settings": SimpleNamespace(default_resources=None),
-        "remote_exec": False, "local_exec": True, "is_main_process": True,
-    }  # fmt: skip
-    return Start.of(SimpleNamespace(**said | changes))
-
-
-def test_jobs_read_the_config_that_snakemake_was_started_with(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    changes = SimpleNamespace(config={"seeds": [0]}, replace_workflow_config=False)
-    start = started(config_settings=changes, overwrite_configfiles=[Path("o.yaml")])
-    config = config_with("r")
-    assert start.files == ["config.yaml", "o.yaml"]
-    assert start.options(config) == [
-        "--config", "config.yaml", "--config", "o.yaml", "--set=seeds=[0]",
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"config\.yaml is not in this folder; change to /p"):
-        start.check_file(Path("/p"))
-    Path("config.yaml").write_text("results: a\nresults: b\n")
-    with pytest.raises(ConfigError, match='duplicate key "results"'):
-        start.check_file(Path("/p"))
-    only = SimpleNamespace(config={}, replace_workflow_config=True)
-    assert started(config_settings=only, overwrite_configfiles=["o.yaml"]).files == ["o.yaml"]
-    module = started(modifier=SimpleNamespace(skip_configfile=True))
-    module.check_file(Path("/p"))
-    assert module.options(config) == ["--config", "r/config.json"]
-    assert json.loads(Path(write_resolved(config)).read_text()) == config.resolved()
-
-
 def test_is_resolved_compares_the_content_of_the_config_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = config_with(str(tmp_path))
     assert not is_resolved(config)
     shutil.copy(write_resolved(config), tmp_path / "config.json")
+    assert json.loads((tmp_path / "config.json").read_text()) == config.resolved()
     assert is_resolved(config)
     assert not is_resolved(config.model_copy(update={"train": False}))
 
@@ -242,14 +208,6 @@ def test_reports_of_other_studies_are_not_replaced(tmp_path, monkeypatch):
     check_folder(two)  # it was edited
     with pytest.raises(ConfigError, match=r"other studies \(a\)"):
         check_folder(other)
-
-
-def test_a_cluster_and_conda_may_have_other_frameworks():
-    cluster = SimpleNamespace(default_resources=SimpleNamespace())
-    conda = SimpleNamespace(deployment_method={"conda"})
-    starts = (started(), started(resource_settings=cluster), started(deployment_settings=conda))
-    assert [start.any_backend for start in starts] == [False, True, True]
-    assert [start.runs_jobs for start in starts] == [True, True, False]
 
 
 def test_a_document_without_its_package_is_left_out(monkeypatch):

@@ -4,7 +4,7 @@ import subprocess
 
 from fathom_study import datasets
 from fathom_study.config import Compute, check_config
-from fathom_study.config.snakemake_start import shell_prefix
+from fathom_study.runs.plan import shell_prefix
 from fathom_study.runs.status import trainable
 from fathom_study.runs.validate import summarize_reasons
 from tests.support.runs import STUDY, config_with

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+from itertools import pairwise
 
 import typer
 
@@ -24,6 +25,19 @@ def test_the_file_at_the_top_plans_what_the_catalogs_file_does(untouched):
     assert {"train", "reports"} <= rules(plan)
     assert plan == untouched.planned("all", "--snakefile", "workflow/Snakefile")
     assert "specific profile profiles/default" in untouched.smoke("-n").stderr
+
+
+def test_jobs_read_the_config_that_snakemake_was_started_with(untouched):
+    options = ("--printshellcmds", "--config", "assume_backends=True", *SMOKE)
+    result = untouched.snakemake("-n", "verify", *options)
+    (line,) = [line for line in result.stdout.splitlines() if "fathom verify" in line]
+    words = shlex.split(line.partition("fathom verify ")[2])
+    folder = untouched.folder.resolve()
+    files = [word for flag, word in pairwise(words) if flag == "--config"]
+    assert files == ["config.yaml", *(str(folder / file) for file in SMOKE[1:])]
+    assert "--set=assume_backends=true" in words
+    only = untouched.snakemake("-n", "verify", "--replace-workflow-config", *options)
+    assert "--config config.yaml" not in only.stdout
 
 
 # --- edits and their jobs ------------------------------------------------------------------------
@@ -126,4 +140,4 @@ def test_a_cell_with_a_leading_zero_is_no_target(untouched):
     target = "results/runs/depth-mlx/048L/mhc/torch/seed0/metrics.jsonl"
     result = untouched.snakemake("-n", target)
     assert result.returncode == 1
-    assert "MissingRuleException" in result.stderr
+    assert "MissingRuleException" in result.stdout + result.stderr

@@ -1,6 +1,7 @@
 # The sources of fathom, the validated config, its cells and their files, and how a job calls fathom.
 
 import functools
+import json
 import shlex
 import sys
 import tarfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake.logging import get_event, logger
+from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake_interface_logger_plugins.common import LogEvent
 
 
@@ -49,8 +51,8 @@ for name in [name for name in sys.modules if name.partition(".")[0] in ("fathom"
 from fathom.system.errors import UserError, broken_link, fail, of_system
 from fathom_study import datasets, preload
 from fathom_study.analysis.tables import BY_STUDY
-from fathom_study.config import BACKENDS, installed_backends
-from fathom_study.config.snakemake_start import Start, is_resolved, shell_prefix, write_resolved
+from fathom_study.config import BACKENDS, check_config, installed_backends, load_config
+from fathom_study.config.load import is_resolved, write_resolved
 from fathom_study.report.drawing.figure_manifest import (
     OVERVIEW_TABLES,
     drawing_modules,
@@ -63,7 +65,7 @@ from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study,
 from fathom_study.report.pages import reports
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash
-from fathom_study.runs.plan import DATA_READY, STARTED, Plan
+from fathom_study.runs.plan import DATA_READY, STARTED, Plan, shell_prefix
 
 
 def warn(message):
@@ -80,30 +82,49 @@ def or_exit(function, *arguments, **options):
 
 if set("{}") & set(str(PROJECT)):
     fail(f"{PROJECT}: Snakemake reads braces as wildcards; move the project to a path without them")
-START = Start.of(workflow)
-or_exit(START.check_file, PROJECT)
+# Private attributes of Snakemake say how it was started. `config_settings` has the files in their
+# order: in Snakemake's `config` an overlay's keys come first, and studies would lose their order.
+GIVEN, MODE = workflow.config_settings, workflow.exec_mode
+FILES = [*([] if GIVEN.replace_workflow_config else ["config.yaml"]), *map(str, GIVEN.configfiles)]
+# Another workflow uses this one, and passes the config.
+IS_MODULE = Path(workflow.basedir).resolve() not in (PROJECT, PROJECT / "workflow")
+# Jobs run on other machines: only the profile of a cluster has default resources.
+IS_REMOTE = MODE == ExecMode.REMOTE or workflow.resource_settings.default_resources is not None
+# Jobs have a Python of their own.
+CONDA = bool(workflow.deployment_settings.deployment_method)
+IS_MAIN = MODE == ExecMode.DEFAULT  # not the process of a job
+# Jobs run in processes of this machine and this Python.
+RUNS_JOBS = (MODE == ExecMode.REMOTE or not IS_REMOTE) and not CONDA
+# Before Snakemake reads the file, whose errors take many lines.
+CONFIG = None if IS_MODULE else or_exit(load_config, FILES, GIVEN.config)
 
 
 configfile: "config.yaml"
 
 
-CONFIG = or_exit(START.load, config)
+CONFIG = CONFIG or or_exit(check_config, config)
 or_exit(reports.check_folder, CONFIG)
 # Runs are in STORE. Tables, figures and reports are in RESULTS; a subset has its own RESULTS.
 STORE, RESULTS, DATA = CONFIG.results, CONFIG.report_folder, CONFIG.compute.data
 for problem in filter(None, map(broken_link, (STORE, RESULTS, DATA))):
     fail(problem)
 
+# Options of `fathom` for the same config.
+OPTIONS = [word for file in FILES for word in ("--config", file)]
+OPTIONS += [f"--set={key}={json.dumps(value)}" for key, value in GIVEN.config.items()]
+if IS_MODULE:
+    OPTIONS = ["--config", f"{RESULTS}/config.json"]
+
 # Jobs use the interpreter that runs Snakemake, or the one of their conda environment.
-python = "python" if START.conda else shlex.quote(sys.executable)
+python = "python" if CONDA else shlex.quote(sys.executable)
 prefix = shell_prefix(python, PROJECT / "src", CONFIG.compute)
 shell.prefix(prefix.replace("{", "{{").replace("}", "}}"))  # Snakemake formats it once more
 
-INSTALLED = BACKENDS if START.any_backend or CONFIG.assume_backends else installed_backends()
+INSTALLED = BACKENDS if CONDA or IS_REMOTE or CONFIG.assume_backends else installed_backends()
 PLAN = or_exit(Plan, CONFIG, INSTALLED)
 for line in PLAN.left_out:
     warn(line)
-if START.is_main:
+if IS_MAIN:
     or_exit(PLAN.mark_start)
 # The list of bundles that an import refused, and the table of step times, if they exist.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
@@ -186,19 +207,18 @@ def figures_wanted(w):
 def where_results_are():
     """Lines on what this start made or found, and the next step."""
     _, is_part = wanted()
-    options = START.options(CONFIG)
     return reports.where_results_are(
         CONFIG,
         {str(file) for job in workflow.dag.jobs for file in job.output},
         workflow.dag_settings.targets if is_part else (),
-        [] if options == ["--config", "config.yaml"] else options,
+        [] if OPTIONS == ["--config", "config.yaml"] else OPTIONS,
     )
 
 
 def add_lines(record):
     """A filter of Snakemake's log: adds the time of trainings to its plan, and results if all are there."""
     if get_event(record) == LogEvent.RUN_INFO and TO_TRAIN:
-        at_once = 1 if START.is_remote else max(1, workflow.cores // CONFIG.compute.threads)
+        at_once = 1 if IS_REMOTE else max(1, workflow.cores // CONFIG.compute.threads)
         lines = PLAN.forecast(TO_TRAIN.values(), map(run_of, PLAN.cells), at_once)
         record.msg = "\n".join([record.msg, *lines, ""])
     elif record.msg == NOTHING_TO_BE_DONE_MSG:
@@ -233,7 +253,7 @@ CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
 # On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
 # Their time limits add up, and if a job ends early all its cells are trained again.
 SHORT = 10
-SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
+SHARED_JOBS = "cells" if IS_REMOTE and CONFIG.compute.runtime <= SHORT else None
 
 RUN_TABLES = csvs(
     *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
@@ -257,11 +277,11 @@ TEMPLATES, WORDS, ANSWERS = (
 DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
 REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
 PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
-for files in [] if START.conda else [PAGE, PAPER]:
+for files in [] if CONDA else [PAGE, PAPER]:
     if why := reports.why_left_out(Path(files[0]).name):
         warn(why)
         files.clear()
 KEPT = reports.kept_tables(CONFIG)
 
-if START.is_main:
+if IS_MAIN:
     logger.addFilter(add_lines)

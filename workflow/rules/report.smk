@@ -106,7 +106,7 @@ rule verify:
     conda:
         "../../envs/report.yaml"
     params:
-        config=START.options(CONFIG),
+        config=OPTIONS,
         templates=folder_of_templates,
     message:
         "verify"

@@ -18,7 +18,6 @@ from fathom_study import datasets
 from fathom_study.cli.options import (
     DEFAULT_CONFIG,
     ConfigFiles,
-    Force,
     Overrides,
     Patterns,
     end_with,
@@ -44,7 +43,6 @@ def create(
     out: Annotated[Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle.")],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
-    force: Force = False,
 ) -> None:
     """Pack the runs that were trained here into a bundle.
 
@@ -52,7 +50,7 @@ def create(
     """
     from fathom_study.runs.bundle import create_bundle
 
-    packed = create_bundle(read_config(config), out, patterns or (), force=force)
+    packed = create_bundle(read_config(config), out, patterns or ())
     typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
         typer.echo(f"  {count} from {platform}")

@@ -60,7 +60,6 @@ def judge(
         Path | None,
         output_folder(help="Output folder; default: results/judge/NAME, with --settings if given."),
     ] = None,
-    templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
 ) -> None:
     """Judge your own connection.
 
@@ -80,8 +79,6 @@ def judge(
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
     named = Path("results/judge") / "-".join(filter(None, parts))
     folder = out or named / ("quick" if quick else "")
-    if not (templates / "JUDGE.md.j2").is_file():
-        raise ConfigError(f"{templates}: has no template JUDGE.md.j2; see --templates in --help")
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick, check=check)
     compute = changed(plan.config.compute, device=device)
     if not check:
@@ -99,7 +96,7 @@ def judge(
     options += ["--quick"] if quick else []
     options += ["--out", str(out)] if out else []
     command = shlex.join(["fathom", "judge", module, *options])
-    pages, verdict = write_judgement(plan, checks, templates, command)
+    pages, verdict = write_judgement(plan, checks, PAGE, command)
     for line in (*pages, verdict):
         typer.echo(str(line))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from fathom_study.cli.options import (
     Jobs,
     Overrides,
     Patterns,
-    Threads,
     changed,
     check_known,
     end_with,
@@ -55,8 +53,6 @@ def train(
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    device: Device = None,
-    threads: Threads = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Train even if the folder contains a run.")
     ] = False,
@@ -74,10 +70,9 @@ def train(
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
     settings.check_trains([name], apart=out is not None)
-    compute = changed(settings.compute, device=device, threads=threads)
     folder = out or run_folder(Path(settings.results), spec.cell)
     if replace or is_free(folder, spec):
-        train_spec(spec, folder, compute)
+        train_spec(spec, folder, settings.compute)
         end_with(folder, f"`fathom cell-figures {shlex.quote(str(folder))} --out figures` draws it")
 
 
@@ -188,18 +183,6 @@ def compare(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay.")] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of linear warm-up.")
-    ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of activations to drop.")] = None,
-    no_schedule: Annotated[
-        bool, typer.Option("--no-schedule", help="Constant learning rate.")
-    ] = False,
-    no_compile: Annotated[
-        bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
-    ] = False,
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
@@ -218,8 +201,6 @@ def compare(
     from fathom_study.runs.folder import run_folder
     from fathom_study.runs.train_all import specs_left
 
-    if no_compile:
-        os.environ["FATHOM_MLX_COMPILE"] = "off"
     study = {
         "variants": mode,
         "depths": [depth] if depth else None,
@@ -228,13 +209,7 @@ def compare(
         "steps": steps,
         "batch_size": batch_size,
         "streams": streams,
-        "model": {"width": width, "dropout": dropout},
-        "optimizer": {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "warmup_steps": warmup_steps,
-            "schedule": "constant" if no_schedule else None,
-        },
+        "model": {"width": width},
     }
     config = comparison(task, study, out)
     for cell in config.cells()[:1]:

@@ -70,16 +70,14 @@ class BundleError(UserError):
 # --- creating a bundle --------------------------------------------------------------------------
 
 
-def create_bundle(
-    config: Config, file: Path, patterns: Sequence[str] = (), *, force: bool = False
-) -> list[Run]:
+def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
     Trainings that have not finished are left out, with a line that counts them.
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
-    or corrupt, if there is none, or if `file` exists and is not a bundle, unless `force` is set.
+    or corrupt, if there is none, or if `file` exists and is not a bundle.
     """
-    check_replaces(file, force=force)
+    check_replaces(file)
     results, cells = Path(config.results), config.select_cells(patterns)
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
     chosen = [run for run in runs if run.status not in ("missing", "failed")]
@@ -113,18 +111,16 @@ def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
                     _add(archive, f"runs/{cell}/{COLUMNS}", columns)
 
 
-def check_replaces(file: Path, *, force: bool) -> None:
-    """Raise BundleError if `file` exists and is not a bundle, unless `force` is set."""
-    if force or not file_to_write(file).exists():
+def check_replaces(file: Path) -> None:
+    """Raise BundleError if `file` exists and is not a bundle."""
+    if not file_to_write(file).exists():
         return
     try:
         with lzma.open(file) as content:
             header = content.read(tarfile.BLOCKSIZE)
         _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
     except (BundleError, OSError, EOFError, lzma.LZMAError, tarfile.HeaderError):
-        raise BundleError(
-            f"{file}: exists and is not a bundle; name another file, or add --force to replace it"
-        ) from None
+        raise BundleError(f"{file}: exists and is not a bundle; name another file") from None
 
 
 def thin_run(folder: Path) -> dict[str, bytes]:

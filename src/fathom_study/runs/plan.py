@@ -1,4 +1,4 @@
-"""The cells that the workflow trains or replays, and the files of their runs.
+"""The cells that the workflow trains, the files of their runs, and the shell code of its jobs.
 
 It imports no Snakemake. Methods raise ConfigError and RunError.
 """
@@ -6,13 +6,14 @@ It imports no Snakemake. Methods raise ConfigError and RunError.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from fathom.system.text import digits, format_duration
 from fathom_study import datasets
-from fathom_study.config import BACKENDS, Cell, Config, ConfigError, Spec
+from fathom_study.config import BACKENDS, Cell, Compute, Config, ConfigError, Spec
 from fathom_study.runs.code_hash import code_hash
 from fathom_study.runs.estimate import basis_of, estimate_from_runs
 from fathom_study.runs.folder import MANIFEST, RUN_FILES, run_folder
@@ -149,3 +150,24 @@ class Plan:
 def files_of_runs(folders: Iterable[Path]) -> list[str]:
     """The files of runs in these folders."""
     return [f"{folder}/{name}" for folder in folders for name in RUN_FILES]
+
+
+KILLED = (
+    "killed, perhaps out of memory; run the same command again to resume from the last checkpoint"
+)
+
+
+def shell_prefix(python: str, source: Path, compute: Compute) -> str:
+    """Shell code that defines `fathom` and its environment.
+
+    `source` is put at the front of PYTHONPATH. `compute` is in the environment, since it changes no
+    result: as a parameter it would make jobs run again.
+    """
+    words = (str(source), compute.model_dump_json(), compute.data)
+    path, settings, data = map(shlex.quote, words)
+    return (
+        f'export PYTHONPATH={path}"${{PYTHONPATH:+:$PYTHONPATH}}" '
+        f"FATHOM_COMPUTE={settings} FATHOM_DATA={data}; "
+        f'fathom() {{ {python} -m fathom_study "$@" || {{ '
+        f's=$?; [ $s -le 130 ] || echo "fathom: {KILLED}" >&2; return $s; }}; }}; '
+    )
