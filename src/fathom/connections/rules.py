@@ -87,7 +87,7 @@ class Rule:
     warm_up: Callable[[Place, float, Numbers], float] | None = None
     """In training, a factor of each function's output, from the share of the steps done."""
     plain: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of which learned values start without an effect, if that gives the plain network."""
+    """Numbers with which it starts as the plain network; empty if numbers do not decide that."""
 
     @cached_property
     def model(self) -> type[Settings]:
