@@ -127,7 +127,10 @@ def forward(block: Block, x: Array | Between, *arguments: Any, **named: Any) -> 
     if first == 0:
         x = Between(*c.read(c.open(x), 0))
     if not isinstance(x, Between):
-        raise TypeError(f"a block got a {type(x).__name__}; checkpoint with use_reentrant=False")
+        raise TypeError(
+            f"a block got a {type(x).__name__} for the state of the connection; checkpoint with "
+            "use_reentrant=False, and use transformers 5.23 or newer"
+        )
     m, state = x
     for k, paths in enumerate(functions, first):
         first_output, *others = (along(block, path, m, named) for path in paths)

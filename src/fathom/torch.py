@@ -58,7 +58,7 @@ class ResidualConnection(Verbs, nn.Module):
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
         branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
-        equal the plain network, with the scheme's own functions; None for those of the scheme.
+        equal the plain network; docs/library.md lists the schemes that have them.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
@@ -162,7 +162,7 @@ def attach(
 def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
     """Give a model that `from_pretrained` has read from a folder the connection saved there.
 
-    Raises ValueError for a model saved without one.
+    Raises ValueError for a model saved without one, and for a folder without its parameters.
     """
     if not (settings := getattr(model.config, "fathom", None)):
         raise ValueError(f"{folder}: its config names no connection; use attach")
@@ -172,6 +172,8 @@ def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
         with safe_open(file, "pt") as tensors:
             names = [name for name in tensors.keys() if name.startswith(PREFIX)]  # noqa: SIM118
             values |= {name.removeprefix(PREFIX): tensors.get_tensor(name) for name in names}
+    if missing := sorted(c.state_dict().keys() - values.keys()):
+        raise ValueError(f"{folder}: no file *.safetensors in it has {PREFIX}{missing[0]}")
     c.load_state_dict(values)
     return c
 

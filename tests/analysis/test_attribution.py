@@ -10,6 +10,7 @@ import pytest
 from fathom_study.analysis.attribution import (
     SHARES,
     designs,
+    diverged_cells,
     trajectories_table,
     variance_shares,
     variance_summary,
@@ -207,6 +208,16 @@ def test_cell_with_missing_runs_is_left_out(gone):
     whole = grid(by_recipe, depths=(4,))
     steps = frame(whole, without(grid(by_recipe, depths=(8,)), **gone))
     assert variance_table(two_recipes(), steps)["depth"].tolist() == [4]
+
+
+def test_cells_without_shares_are_counted_if_a_run_diverged():
+    steps = frame(grid(by_recipe, depths=(4, 8, 16)))
+    axes = steps[["study", "depth", "variant", "backend", "seed"]].drop_duplicates()
+    cells = frame([run(**row) for row in axes.to_dict("records")])
+    cells.loc[cells["depth"] > 4, "outcome"] = "diverged"
+    variance = variance_table(two_recipes(), steps)
+    assert diverged_cells(two_recipes(), cells, variance) == 0
+    assert diverged_cells(two_recipes(), cells, variance.query("depth < 8")) == 2
 
 
 @pytest.mark.parametrize("alone", [{"seed": 2}, {"platform": "torch-cuda-h100-linux"}])

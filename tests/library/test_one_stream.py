@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fathom.connections.connection import ConnectionContext
-from fathom.connections.one_stream import RULES
+from fathom.connections.rules import RULES
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError

@@ -155,6 +155,24 @@ def test_saved_model_comes_back_with_its_connection(name, tmp_path):
     assert (again(ids).logits == model(ids).logits).all()
 
 
+def test_folder_without_the_connections_parameters_is_refused(tmp_path):
+    from fathom.torch import reattach
+
+    attached().save_pretrained(tmp_path)
+    again = type(decoder("Llama")).from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no file \*\.safetensors in it has connection\.alpha"):
+        reattach(again, tmp_path)
+
+
+def test_16_bit_models_keep_their_type_and_generate():
+    import torch
+
+    model, ids = attached().bfloat16(), tokens()
+    assert model(ids).logits.dtype == torch.bfloat16
+    assert model.generate(ids, max_new_tokens=4, do_sample=False).shape == (2, 14)
+
+
 def gradients(model, ids, **arguments):
     import torch
 

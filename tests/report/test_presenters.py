@@ -70,13 +70,13 @@ def scored(task, scores, depth=8, **values):
     metric = {"tokens": "exact_loss", "text": "validation_bpc", "fashion": "test_accuracy"}[task]
     return [
         run(variant=v, depth=depth, score=score, score_metric=metric, seed=seed, **values)
-        for v, found in scores.items()
-        for seed, score in enumerate(found)
+        for v, of_seeds in scores.items()
+        for seed, score in enumerate(of_seeds)
     ]
 
 
 @pytest.mark.parametrize(
-    ("task", "scores", "outcome", "said"),
+    ("task", "scores", "outcome", "words"),
     [
         ("fashion", {"resnet": [0.1], "hc": [0.1]}, "at chance", "at chance"),
         ("fashion", {"resnet": [0.995], "hc": [1.0]}, "learned", "at the ceiling"),
@@ -86,12 +86,12 @@ def scored(task, scores, depth=8, **values):
         ("tokens", {"baseline": [1e-6], "hc": [1e-5]}, "learned", ""),  # losses have no ceiling
     ],
 )
-def test_study_no_power_variants_at_chance_or_at_the_ceiling(task, scores, outcome, said):
+def test_study_without_power_has_variants_at_chance_or_at_the_ceiling(task, scores, outcome, words):
     rows = scored(task, scores, outcome=outcome, score_chance=0.1)
     changes = (
         {"a": {**IMAGES, "variants": ["resnet", "hc"], "streams": 4}} if task == "fashion" else {}
     )
-    assert present(*rows, **changes).no_power == said
+    assert present(*rows, **changes).no_power == words
 
 
 def test_best_variant_follows_score_direction():
@@ -135,7 +135,7 @@ def say(test, **options):
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "parts"),
     [
         ({"observed": -0.5, "low": -0.75, "high": -0.25, "needed_high": 0.0}, ["−0.50 ± 0.25"]),
         # Logarithms as ratios: 10^−2 (10^−3 to 10^−1), and the band's end 10^0.
@@ -156,12 +156,12 @@ def say(test, **options):
         ({"gap": "clock"}, ["machine"]),
     ],
 )  # fmt: skip
-def test_reports_and_paper_describe_a_test_in_the_same_words(values, told):
+def test_reports_and_paper_describe_a_test_in_the_same_words(values, parts):
     """With the numbers of the table, also if the test could not be made."""
     made = "gap" not in values
     test = claim_test(**{"verdict": "reproduced" if made else "not measured", **values})
     text = say(test)
-    for part in told:
+    for part in parts:
         assert part in text
     assert say(test, autoescape=True, finalize=Markup) == text
 

@@ -1,5 +1,6 @@
-"""Makefile: files that `clean` keeps."""
+"""Makefile: files that `clean` keeps, and a rendering of the reference that was killed."""
 
+import os
 import shutil
 import subprocess
 
@@ -37,3 +38,49 @@ def test_clean_deletes_generated_files_and_keeps_inputs_and_imports(tmp_path):
     left = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
     assert left == {*CARRIED, "Makefile"}
     assert not (tmp_path / "results/compare").exists()
+
+
+# --- reference -----------------------------------------------------------------------------------
+
+COMMAND = """\
+#!/bin/sh
+# Renders the reference in place of every command, and kills its make at the command $KILL_AT.
+case "$1" in
+  report) mkdir results/reference/tables && echo new | tee results/reference/tables/a \\
+    > results/reference/RESULTS.md ;;
+  benchmarks/record.py) echo new > results/reference/SHA256SUMS ;;
+esac
+[ "$1" != "$KILL_AT" ] || kill -9 0
+"""
+NAMES = ("tables/a", "RESULTS.md", "SHA256SUMS")
+
+
+@pytest.mark.parametrize("kill_at", ["bundle", "replay", "report", "benchmarks/record.py"])
+def test_the_next_make_puts_the_reference_back_if_its_rendering_was_killed(tmp_path, kill_at):
+    folder, programs = tmp_path / "results/reference", tmp_path / ".venv/bin"
+    for name in ("Makefile", "requirements.txt", "pyproject.toml"):
+        shutil.copy(PROJECT / name, tmp_path)
+    programs.mkdir(parents=True)
+    for name in ("snakemake", "fathom", "python"):
+        (programs / name).write_text(COMMAND, encoding="utf-8")
+        (programs / name).chmod(0o755)
+    (tmp_path / ".venv/.complete").touch()
+    (folder / "tables").mkdir(parents=True)
+    for name in NAMES:
+        (folder / name).write_text("old\n", encoding="utf-8")
+
+    def make(target, kill_at=""):
+        """(whether it ended, content of the reference); `make test` hands down its options."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        done = subprocess.run(
+            ["make", target], cwd=tmp_path, env={**own, "KILL_AT": kill_at}, capture_output=True,
+            start_new_session=True, check=False,
+        )  # fmt: skip
+        files = (file for file in folder.rglob("*") if file.is_file())
+        return done.returncode == 0, {str(f.relative_to(folder)): f.read_text() for f in files}
+
+    ended, _ = make("reference", kill_at)
+    assert not ended
+    assert make("test") == (True, dict.fromkeys(NAMES, "old\n"))
+    assert not (tmp_path / "results/.reference").exists()
+    assert make("reference") == (True, dict.fromkeys(NAMES, "new\n"))

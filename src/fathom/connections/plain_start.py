@@ -17,6 +17,7 @@ import numpy as np
 from fathom import init
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.plain import Plain
+from fathom.connections.rules import RULES
 from fathom.connections.schemes import Scheme
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError, deep_merge, validate
@@ -82,7 +83,7 @@ def _of_depth_attention(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _of_one_stream(settings: dict[str, Any]) -> dict[str, Any]:
     """Numbers of a rule whose learned values start where they have no effect."""
-    return {"numbers": WITHOUT_EFFECT.get(settings["rule"], {})}
+    return {"numbers": RULES[settings["rule"]].plain}
 
 
 def _of_streams(settings: dict[str, Any]) -> dict[str, Any]:
@@ -133,15 +134,6 @@ def _matrix(settings: dict[str, Any], S: int) -> dict[str, Any]:
     changes = {key: 0.0 for key in ("added", "eps") if key in settings}
     return changes | ({"start": {"noise": 0.0}} if "noise" in settings["start"] else {})
 
-
-WITHOUT_EFFECT: dict[str, dict[str, float]] = {
-    "resid_growth": {"resid": 1.0},
-    "x0_lambda": {"resid_first": 1.0, "resid_last": 1.0, "x0_first": 0.0, "x0_last": 0.0},
-    "unet": {"skip": 0.0},
-    "backout": {"backout": 0.0},
-    "two_lanes": {"resid": 1.0, "across": 1.0},
-}
-"""Numbers of rules of `one_stream` that start as the plain network."""
 
 CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "streams": _of_streams,

@@ -17,8 +17,9 @@ from fathom.connections.frac import Frac
 from fathom.connections.gated import Gated
 from fathom.connections.gated_multi import GatedMulti
 from fathom.connections.module import TorchModule
-from fathom.connections.one_stream import RULES, OneStream
+from fathom.connections.one_stream import OneStream
 from fathom.connections.plain import Plain
+from fathom.connections.rules import RULES
 from fathom.connections.scaled import Scaled
 from fathom.connections.state_attention import StateAttention
 from fathom.connections.streams import Streams
