@@ -152,17 +152,12 @@ def test_a_row_has_words_units_and_intervals(results):
     row = data_in(make_page(config), "rows")["summary.csv#L2"]
     assert row["title"] == "How deep? · the demo's mHC · 8 layers · PyTorch"
     words = dict(row["rows"])
-    low, high = (10 ** (1 + sign * 4.3027 / math.sqrt(3)) for sign in (-1, 1))
-    value = next(
-        value for name, value in words.items() if name == "loss (nats): loss of the last step"
-    )
-    mean, ends, runs = re.fullmatch(
-        r"(\S+) \((.*)\), standard deviation .*, (\d) runs", value
-    ).groups()
-    assert (mean, runs) == ("10", "3")
-    assert [float(end.replace("·10^", "e")) for end in ends.split(" to ")] == pytest.approx(
-        [low, high], rel=0.05
-    )  # printed with two digits
+    loss = words["loss (nats): loss of the last step"]
+    mean, ends = re.fullmatch(r"(\S+) \((.*)\), standard deviation .*, 3 runs", loss).groups()
+    assert mean == "10"
+    ends = [float(end.replace("·10^", "e")) for end in ends.split(" to ")]
+    reach = 4.3027 / math.sqrt(3)
+    assert ends == pytest.approx([10 ** (1 - reach), 10 ** (1 + reach)], rel=0.05)  # two digits
     assert not [name for name in words if "_" in name]
     assert words["to train its first seed again"] == (
         "fathom train a --depth 8 --variant mhc --backend torch --seed 0 --out again "
