@@ -22,7 +22,7 @@ settings.load_profile("repeatable")
 
 LONGEST = (
     "test_cluster.py", "test_killed_workflow.py", "test_killed_cells.py", "test_workflow.py",
-    "test_browser.py", "test_contributing.py", "test_replay_rule.py", "test_rendered_alone.py",
+    "test_browser.py", "test_contributing.py", "test_replay_rule.py",
     "test_report.py", "test_cli.py", "test_figures.py", "test_verify.py", "test_tasks_text.py",
     "test_paper.py", "test_config_fuzz.py",
 )  # fmt: skip

@@ -12,6 +12,16 @@ NAN, INF = math.nan, math.inf
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 CONTRADICTED, NOT_MEASURED = "contradicted", "not measured"
 
+LESS = {"kind": "difference", "variant": "mhc", "than": ["baseline", "hc"], "depths": [8],
+        "high": 0}  # fmt: skip
+THAN_HC = {**LESS, "than": ["hc"]}
+NO_LESS = {"kind": "difference", "variant": "mhc", "than": "hc", "metric": "gain_final",
+           "low": -0.5}  # fmt: skip
+SPREAD = {**NO_LESS, "spread": True, "low": 0}
+NO_EVENTS = {"kind": "count", "variants": ["hc", "mhc"], "metric": "nonfinite_total", "high": 0,
+             "one_decides": "against"}  # fmt: skip
+"""Tests of claims."""
+
 NO_STEPS = frame(curve([1.0], study="no-such-study"))
 
 

@@ -13,10 +13,15 @@ from fathom_study.analysis.estimate import estimate_difference
 from tests.analysis.claim_checks import (
     CONTRADICTED,
     INF,
+    LESS,
     NAN,
+    NO_EVENTS,
+    NO_LESS,
     NOT_MEASURED,
     NOT_REPRODUCED,
     REPRODUCED,
+    SPREAD,
+    THAN_HC,
     check,
     claims_of,
     gains,
@@ -155,8 +160,6 @@ def test_share_converges_upwards(band, values, expected):
 
 FAILS = {"kind": "count", "variants": ["hc"], "depths": [8], "metric": "left", "low": 1}
 AT_ONCE = {**FAILS, "metric": "first_nonfinite_step", "low": -INF, "high": 0}
-NO_EVENTS = {"kind": "count", "variants": ["hc", "mhc"], "metric": "nonfinite_total", "high": 0,
-             "one_decides": "against"}  # fmt: skip
 REACHES = {"kind": "count", "variants": ["mhc"], "metric": "gain_final", "low": 0.95,
            "one_decides": "for"}  # fmt: skip
 RISES = {"kind": "count", "variants": ["mhc"], "depths": [8], "metric": "grad_norm",
@@ -248,13 +251,7 @@ def test_extremes_of_thinned_runs_are_not_measured():
 
 # --- differences ---------------------------------------------------------------------------------
 
-LESS = {"kind": "difference", "variant": "mhc", "than": ["baseline", "hc"], "depths": [8],
-        "high": 0}  # fmt: skip
-THAN_HC = {**LESS, "than": ["hc"]}
 OF_GAIN = {**THAN_HC, "metric": "gain_final"}
-NO_LESS = {"kind": "difference", "variant": "mhc", "than": "hc", "metric": "gain_final",
-           "low": -0.5}  # fmt: skip
-SPREAD = {**NO_LESS, "spread": True, "low": 0}
 
 
 def pair(ours, theirs, depth=8):

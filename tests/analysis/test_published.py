@@ -47,10 +47,10 @@ from tests.support.tables import (
     ],
 )
 def test_bounds(bound, text, inside, outside):
-    found = validate(Bound, bound, "a bound")
-    assert found.text == text
-    assert all(map(found.holds, inside))
-    assert not any(map(found.holds, [*outside, NAN]))
+    band = validate(Bound, bound, "a bound")
+    assert band.text == text
+    assert all(map(band.holds, inside))
+    assert not any(map(band.holds, [*outside, NAN]))
 
 
 THRESHOLD = {"source": "lab", "studies": ["a"], "metric": "gain_final",
@@ -371,7 +371,7 @@ def world(test, backend, device, *, holds):
 @pytest.mark.parametrize("holds", [True, False])
 def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
     """Every test can be contradicted despite its tolerance; tests of a time have no verdict."""
-    found, kinds = {}, set()
+    verdicts, kinds = {}, set()
     for claim in shipped.claims:
         for number, test in enumerate(claim.tests):
             home = shipped.sources[claim.source].backend or "torch"
@@ -381,8 +381,8 @@ def test_every_shipped_test_can_hold_and_fail(shipped, every_study, holds):
             one = shipped.model_copy(update={"claims": [alone]})
             rows = claims_table(every_study, cells, steps, one).to_dict("records")
             (row,) = (row for row in rows if row["decides"])
-            found[claim.id, number, test.kind] = row["verdict"]
+            verdicts[claim.id, number, test.kind] = row["verdict"]
             kinds.add(type(test))
     of_times = {("fashion-resnet-fastest", 0, "difference"): NOT_MEASURED}
-    assert found == dict.fromkeys(found, REPRODUCED if holds else CONTRADICTED) | of_times
+    assert verdicts == dict.fromkeys(verdicts, REPRODUCED if holds else CONTRADICTED) | of_times
     assert kinds == set(ESTIMATORS)

@@ -93,9 +93,10 @@ def table():
 
 def test_design_has_a_row_per_size():
     sizes = table()
-    told = ["design", "study", "depth", "variant", "against", "channels", "lr", "seeds", "platform"]
+    axes = ["design", "study", "depth", "variant", "against"]
+    axes += ["channels", "lr", "seeds", "platform"]
     cpu = f"torch-{CPU_PLATFORM}"
-    assert sizes[told].to_numpy().tolist() == [
+    assert sizes[axes].to_numpy().tolist() == [
         ["mhc", "one", 4, "mhc", "baseline", 16, 0.002, 3, "torch"],
         ["mhc", "two", 4, "mhc_fast", "baseline_0", 32, 0.004, 3, cpu],
         ["mhc", "two", 8, "mhc", "baseline", 32, 0.002, 3, cpu],
@@ -141,8 +142,8 @@ def timed(folder, *rows):
 def test_the_same_network_in_another_study_costs_the_same(tmp_path):
     file = timed(tmp_path, (64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
     sizes = table_with_a_long_training([0.1, 0.2, 0.5], timed=file)
-    told = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
-    for column, value in told.items():
+    costs = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
+    for column, value in costs.items():
         assert sizes[column].tolist() == pytest.approx([value] * 2, rel=T_ROUNDING)
     assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
 
@@ -177,8 +178,8 @@ def test_size_without_a_ladder_has_only_a_gain():
         *ours("long", "mhc", [0.1, 0.2, 0.3]),
     )  # fmt: skip
     worth = table_of_worth(changed, rows)
-    found = sizes_table(changed, rows, worth.fillna({"answer": ""}))
-    (row,) = found[found["study"] == "long"].to_dict("records")
+    sizes = sizes_table(changed, rows, worth.fillna({"answer": ""}))
+    (row,) = sizes[sizes["study"] == "long"].to_dict("records")
     assert row["answer"] == ""
     assert row["gain"] == pytest.approx(0.2, rel=T_ROUNDING)
 

@@ -14,7 +14,7 @@ from fathom_study.report.drawing.draw import draw_study
 from fathom_study.report.figures import figures_of_study
 from fathom_study.report.tables.rate_words import compared_rate
 from tests.support.project import PROJECT
-from tests.support.reports import write_all
+from tests.support.reports import write_tables
 from tests.support.runs import config_with
 from tests.support.tables import CHANCE, curve, frame, run
 
@@ -72,11 +72,11 @@ def test_largest_rate_is_the_median_over_seeds_with_its_range():
     """By seed: plain 0.004, 0.002, 0.004; hc 0.001, 0.001, 0.002; mhc trains at every rate."""
     table = table_of(PLAIN, ALWAYS, WORSE)
     plain, mhc, hc = table["baseline", ""], table["mhc", "baseline"], table["hc", "baseline"]
-    found = [
+    rates = [
         [row[name] for name in ("largest", "largest_low", "largest_high", "at_top", "seeds")]
         for row in (plain, mhc, hc)
     ]
-    assert found == [[0.004, 0.002, 0.004, 0, 3], [0.008] * 3 + [3, 3], [0.001, 0.001, 0.002, 0, 3]]
+    assert rates == [[0.004, 0.002, 0.004, 0, 3], [0.008] * 3 + [3, 3], [0.001, 0.001, 0.002, 0, 3]]
     assert [row["best"] for row in (plain, mhc, hc)] == [0.002, 0.002, 0.001]
     counts = [[row[name] for name in ("runs", "diverged", "untrained")] for row in (plain, hc)]
     assert counts == [[12, 3, 1], [12, 8, 0]]
@@ -180,18 +180,6 @@ def test_variants_are_compared_over_common_rates():
     assert ("mhc", "baseline") not in table_of(plain, missing, config=config)
 
 
-def test_the_page_names_the_rates_of_each_depth(tmp_path):
-    config = config_of(tmp_path, **DEEP)
-    published = load_published(PROJECT / "report/published.yaml", config)
-    cells = deep_runs()
-    steps = [curve([2.0] * 12, r["variant"], r["depth"], r["seed"]) for r in cells]
-    folder = write_all(config, published, PROJECT / "report/templates", cells, [*chain(*steps)])
-    text = (folder / "studies/a.md").read_text(encoding="utf-8")
-    assert "with 8 layers: 0.001, 0.002, 0.004, 0.008; with 16 layers: 0.002, 0.004 (" in text
-    said = "".join(c for c in text if c not in "[]")
-    assert "Largest rate that trains with 16 layers: 0.002(../tables/stability.csv#L5)" in said
-
-
 def test_contrast_compares_two_variants_other_than_plain():
     asked = [{"question": "So?", "pairs": [["mhc_004", "hc_004"], ["mhc_002", "mhc_004"]]}]
     table = table_of(PLAIN, ALWAYS, WORSE, config=config_of(contrasts=asked))
@@ -217,7 +205,7 @@ def test_good_rates_cost_less_than_5_percent_of_the_steps():
 
 
 @pytest.mark.parametrize(
-    ("losses", "found"),
+    ("losses", "spikes"),
     [
         ([2.0] * 30, (0, 0)),
         ([2.0] * 10 + [2.5, 2.0], (1, 1)),
@@ -232,8 +220,8 @@ def test_good_rates_cost_less_than_5_percent_of_the_steps():
         ([4.0 - 0.1 * i for i in range(30)], (0, 0)),
     ],
 )
-def test_spike_begins_20_percent_above_the_level_and_ends_at_10(losses, found):
-    assert count_spikes(np.array(losses)) == found
+def test_spike_begins_20_percent_above_the_level_and_ends_at_10(losses, spikes):
+    assert count_spikes(np.array(losses)) == spikes
 
 
 def test_spikes_are_counted_over_all_runs_of_a_variant():
@@ -245,44 +233,17 @@ def test_spikes_are_counted_over_all_runs_of_a_variant():
 
 def test_text_run_trains_if_it_beats_the_bigram_model():
     study = load_config([PROJECT / "config.yaml"]).studies["released"]
-    told = [(3.4, "learned"), (3.6, "learned"), (3.5, "learned"), (3.4, "diverged")]
-    rows = [run(score=score, outcome=outcome, bigram_bpc=3.5) for score, outcome in told]
+    runs = [(3.4, "learned"), (3.6, "learned"), (3.5, "learned"), (3.4, "diverged")]
+    rows = [run(score=score, outcome=outcome, bigram_bpc=3.5) for score, outcome in runs]
     assert trains(study, frame(rows)).tolist() == [True, False, False, False]
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """(config, folder of reports) of the runs above, each with a spike."""
-    config = config_of(tmp_path_factory.mktemp("stability"))
+def test_the_figures_draw_every_run_and_the_largest_rates(tmp_path, monkeypatch):
+    config = config_of(tmp_path)
     published = load_published(PROJECT / "report/published.yaml", config)
     cells = [*PLAIN, *ALWAYS, *WORSE]
-    spiky = [2.0] * 10 + [3.0, 2.0]
-    steps = [curve(spiky, row["variant"], seed=row["seed"]) for row in cells]
-    templates = PROJECT / "report/templates"
-    return config, write_all(config, published, templates, cells, [*chain(*steps)])
-
-
-def test_page_states_the_largest_rates_that_train(told):
-    _, folder = told
-    text = (folder / "studies/a.md").read_text(encoding="utf-8")
-    said = "".join(c for c in text if c not in "[]")
-    for words in (
-        "layers: 0.004",
-        "at least 0.008",
-        "0.001",
-        "Against baseline, the largest rate of hc is smaller (× 0.5, range 0.25 to 0.5).",
-        "the largest rate of mhc is larger.",
-        "12 of 12 runs of mhc have a loss spike (12 of 12 spikes recovered)",
-        "and 8 diverged",
-    ):
-        assert words in said, words
-    assert all(f"(../tables/stability.csv#L{line})" in text for line in (2, 3, 4))
-    results = (folder / "RESULTS.md").read_text(encoding="utf-8")
-    assert "rate of mhc is larger." in results and "(tables/stability.csv#L4)" in results
-
-
-def test_the_figures_draw_every_run_and_the_largest_rates(told, tmp_path, monkeypatch):
-    config, folder = told
+    steps = [curve([2.0], row["variant"], seed=row["seed"]) for row in cells]
+    folder = write_tables(config, published, cells, [*chain(*steps)])
     drawn = {}
     monkeypatch.setattr(
         "fathom_study.report.drawing.draw.keep", lambda figures, *_: drawn.update(figures)
@@ -294,8 +255,7 @@ def test_the_figures_draw_every_run_and_the_largest_rates(told, tmp_path, monkey
     rates = [*RATES]
     dots = {(rates[round(x)], y) for line in against_rate.lines if line.get_alpha()
             for x, y in line.get_xydata()}  # fmt: skip
-    runs = (*PLAIN, *ALWAYS, *WORSE)
-    assert dots == {(r["lr"], r["score"]) for r in runs if r["score"] is not None}
+    assert dots == {(r["lr"], r["score"]) for r in cells if r["score"] is not None}
     crosses = [rates[round(x)] for line in against_rate.lines if line.get_marker() == "x"
                for x in line.get_xdata()]  # fmt: skip
     # A mean over the other seeds would flatter plain at two rates and hc at three.

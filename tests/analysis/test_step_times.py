@@ -28,8 +28,8 @@ def summary_of(**axes):
 
 
 def times_of(runs, config):
-    found = with_times_of_networks(summary_table(frame(*runs)), config)
-    return dict(zip(found["variant"], found["seconds_per_step_fastest"], strict=True))
+    table = with_times_of_networks(summary_table(frame(*runs)), config)
+    return dict(zip(table["variant"], table["seconds_per_step_fastest"], strict=True))
 
 
 def measured(tmp_path, *rows):
@@ -40,8 +40,8 @@ def measured(tmp_path, *rows):
 
 def test_variants_of_one_network_share_a_step_time():
     """They take the first one's, since others may be of another day; other networks keep theirs."""
-    found = times_of(summary_of(depth=8), config_with(variants=VARIANTS))
-    assert found == {**CLOCKS, "plain_fast": 0.2, "plain_long": 0.2}
+    times = times_of(summary_of(depth=8), config_with(variants=VARIANTS))
+    assert times == {**CLOCKS, "plain_fast": 0.2, "plain_long": 0.2}
 
 
 def test_measured_times_replace_the_clocks_of_runs(tmp_path):

@@ -54,25 +54,25 @@ NAN = math.nan
     ],
 )  # fmt: skip
 def test_mean_and_interval_by_hand(values, n, mean, sd, half):
-    found = t_interval(pd.Series(values, dtype=object))
-    assert found == pytest.approx((n, mean, sd, half), rel=T_ROUNDING, nan_ok=True)
+    interval = t_interval(pd.Series(values, dtype=object))
+    assert interval == pytest.approx((n, mean, sd, half), rel=T_ROUNDING, nan_ok=True)
 
 
 def test_positive_metric_has_the_interval_of_its_logarithm():
     """The decimal logarithms of 0.1, 1 and 10 have mean 0 and standard deviation 1."""
-    found = mean_with_ci(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
+    mean = mean_with_ci(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
     reach = T975[2] / math.sqrt(3)
-    assert (found["n"], found["mean"]) == (3, pytest.approx(1))
-    assert found["low"] == pytest.approx(10**-reach, rel=1e-6)
-    assert found["high"] == pytest.approx(10**reach, rel=1e-6)
-    assert found["sd"] == pytest.approx(np.std([0.1, 1, 10], ddof=1))  # of the values themselves
+    assert (mean["n"], mean["mean"]) == (3, pytest.approx(1))
+    assert mean["low"] == pytest.approx(10**-reach, rel=1e-6)
+    assert mean["high"] == pytest.approx(10**reach, rel=1e-6)
+    assert mean["sd"] == pytest.approx(np.std([0.1, 1, 10], ddof=1))  # of the values themselves
 
 
 def test_interval_with_an_exact_zero_is_linear():
     """0, 1 and 2 give 1 ± 2.48; the lower end is clipped to 0."""
-    found = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
-    assert (found["mean"], found["low"]) == (1, 0)
-    assert found["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=T_ROUNDING)
+    mean = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
+    assert (mean["mean"], mean["low"]) == (1, 0)
+    assert mean["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=T_ROUNDING)
     assert mean_with_ci(pd.Series([0.0] * 3), POSITIVE) == {
         "n": 3, "mean": 0, "sd": 0, "low": 0, "high": 0,
     }  # fmt: skip
@@ -84,18 +84,16 @@ def test_interval_with_an_exact_zero_is_linear():
 )
 def test_interval_is_clipped_to_the_bounds(bounds, low, high):
     """−0.5, 0.5 and 1.5 give 0.5 ± 2.48."""
-    found = mean_with_ci(pd.Series([-0.5, 0.5, 1.5]), bounds)
-    assert (found["mean"], found["low"], found["high"]) == pytest.approx(
-        (0.5, low, high), abs=0.005
-    )
+    mean = mean_with_ci(pd.Series([-0.5, 0.5, 1.5]), bounds)
+    assert (mean["mean"], mean["low"], mean["high"]) == pytest.approx((0.5, low, high), abs=0.005)
 
 
 @pytest.mark.parametrize("values", [[2.9035] * 5, [1e-320] * 3, [1e38] * 4])
 def test_equal_positive_values_have_exactly_their_mean(values):
-    found = mean_with_ci(pd.Series(values), POSITIVE)
-    assert (found["mean"], found["low"], found["high"]) == (values[0],) * 3
-    found = mean_with_ci(pd.Series([1e-40, *values, 1e40]), POSITIVE)  # finite at any size
-    assert np.isfinite([found["mean"], found["low"], found["high"]]).all()
+    mean = mean_with_ci(pd.Series(values), POSITIVE)
+    assert (mean["mean"], mean["low"], mean["high"]) == (values[0],) * 3
+    mean = mean_with_ci(pd.Series([1e-40, *values, 1e40]), POSITIVE)  # finite at any size
+    assert np.isfinite([mean["mean"], mean["low"], mean["high"]]).all()
 
 
 def ends(values):
@@ -186,8 +184,8 @@ def tables_of(config, folder):
     """All tables of a config's runs, by name, read back from their files."""
     write_tables(config, folder)
     files = (file for file in folder.iterdir() if file.is_file())
-    found = {file.name.partition(".")[0]: read_table(file) for file in files}
-    return found | {"steps": read_steps(folder, config.studies)}
+    tables = {file.name.partition(".")[0]: read_table(file) for file in files}
+    return tables | {"steps": read_steps(folder, config.studies)}
 
 
 def test_tables_of_runs_by_hand(config, tmp_path):
@@ -276,17 +274,17 @@ def test_diverged_run_has_no_score_despite_finite_accuracy():
     row = {"loss": NAN, "grad_norm_stem": 1.0, "test_accuracy": 0.0}
     spec = config.spec(cell)
 
-    def told_of(row):
+    def metrics_of(row):
         return run_metrics(spec, tasks.summary_of(spec, [row]), "held_out")
 
-    measured = told_of(row)
+    measured = metrics_of(row)
     assert (measured["outcome"], measured["score"]) == ("diverged", None)
     assert measured["test_accuracy"] is None  # not averaged under that name either
     exploded = {**row, "loss": 2.3, "grad_norm_stem": 1e7, "test_accuracy": 0.3}
-    assert told_of(exploded)["score"] is None
+    assert metrics_of(exploded)["score"] is None
     trained = {**exploded, "grad_norm_stem": 1.0}
-    told = told_of(trained)
-    assert (told["score"], told["test_accuracy"]) == (0.3, 0.3)
+    measured = metrics_of(trained)
+    assert (measured["score"], measured["test_accuracy"]) == (0.3, 0.3)
 
 
 def test_stale_and_unfinished_runs_are_left_out_and_listed(config, tmp_path):

@@ -7,8 +7,13 @@ import pytest
 from fathom_study.analysis.claims.untestable import first_of_same
 from tests.analysis.claim_checks import (
     CONTRADICTED,
+    LESS,
+    NO_EVENTS,
+    NO_LESS,
     NOT_MEASURED,
     REPRODUCED,
+    SPREAD,
+    THAN_HC,
     check,
     claims_of,
     judge,
@@ -16,15 +21,6 @@ from tests.analysis.claim_checks import (
 )
 from tests.support.runs import config_with
 from tests.support.tables import curve, frame, published_with, run, seeds
-
-LESS = {"kind": "difference", "variant": "mhc", "than": ["baseline", "hc"], "depths": [8],
-        "high": 0}  # fmt: skip
-THAN_HC = {**LESS, "than": ["hc"]}
-NO_LESS = {"kind": "difference", "variant": "mhc", "than": "hc", "metric": "gain_final",
-           "low": -0.5}  # fmt: skip
-SPREAD = {**NO_LESS, "spread": True, "low": 0}
-NO_EVENTS = {"kind": "count", "variants": ["hc", "mhc"], "metric": "nonfinite_total", "high": 0,
-             "one_decides": "against"}  # fmt: skip
 
 STREAMS = {"stream_difference_max": 0.03, "amax_forward_log10_final": 0.001}
 """Metrics of streams that are copies of each other, under rows that sum to one."""
@@ -41,7 +37,7 @@ def of_streams(ours, theirs, other="hc", config=None, **changes):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "is_told"),
+    ("ours", "theirs", "is_decided"),
     [
         ({}, {}, False),
         ({"stream_difference_max": 0.05}, {"stream_difference_max": 0.9}, False),  # one is enough
@@ -53,10 +49,10 @@ def of_streams(ours, theirs, other="hc", config=None, **changes):
         ({"amax_forward_log10_final": 0.005}, {"amax_forward_log10_final": 0.005}, True),
     ],
 )
-def test_H_res_on_copied_streams_decides_nothing(ours, theirs, is_told):
+def test_H_res_on_copied_streams_decides_nothing(ours, theirs, is_decided):
     row = of_streams({**STREAMS, **ours}, {**STREAMS, **theirs})
-    check(row, REPRODUCED if is_told else NOT_MEASURED)
-    assert (row["gap"], row["gap_of"]) == (("", "") if is_told else ("inert", "mhc, hc"))
+    check(row, REPRODUCED if is_decided else NOT_MEASURED)
+    assert (row["gap"], row["gap_of"]) == (("", "") if is_decided else ("inert", "mhc, hc"))
 
 
 def test_an_untestable_part_blocks_pass_but_not_fail():

@@ -41,8 +41,8 @@ LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
 @pytest.mark.parametrize("sign", [1, -1])  # -1: higher scores are better
 def test_multiplier_is_interpolated_linearly_in_log_steps(score, factor, sign):
     ladder = {f: sign * plain for f, plain in LADDER.items()}
-    found = log_multiplier(ladder, sign * score, sign)
-    assert math.exp(found) == pytest.approx(factor, rel=1e-12)
+    log = log_multiplier(ladder, sign * score, sign)
+    assert math.exp(log) == pytest.approx(factor, rel=1e-12)
 
 
 def test_nonmonotone_ladder_is_read_at_its_first_crossing():
@@ -81,15 +81,6 @@ def worth_of(*runs, config=None):
     config, cells = config or config_of(), frame(*runs)
     table = table_of_worth(config, cells)
     return {row["variant"]: row for row in table.to_dict("records")}
-
-
-def test_a_ladder_is_trained_as_variants_with_other_steps():
-    config = config_of()
-    steps = {cell.variant: config.spec(cell).steps for cell in config.cells()}
-    assert steps == {
-        "baseline": 100, "mhc": 100, "baseline_x050": 50, "baseline_x200": 200,
-        "baseline_x400": 400,
-    }  # fmt: skip
 
 
 def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
@@ -190,9 +181,9 @@ def test_ladders_of_several_plain_networks_have_their_common_factors():
     """Each seed has another network; one lacks a rung at 0.5, so the ladder begins at 1."""
     one = pd.DataFrame({0.5: [4.0] * 2, 1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
     other = pd.DataFrame({1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
-    found = ladder_at({0: "one", 1: "other"}, {"one": one, "other": other})
-    assert list(found.columns) == [1, 2]
-    logs = log_multipliers(found, pd.Series([3.5, 3.5]), 1)
+    common = ladder_at({0: "one", 1: "other"}, {"one": one, "other": other})
+    assert list(common.columns) == [1, 2]
+    logs = log_multipliers(common, pd.Series([3.5, 3.5]), 1)
     assert list(logs) == [-math.inf, -math.inf]
 
 
@@ -273,8 +264,8 @@ def test_change_without_a_ladder_has_no_verdict():
     logs = [math.log(x) for x in ours]
     half = half_width(logs)
     ends = [100 * math.expm1(sum(logs) / 4 + side * half) for side in (-1, 0, 1)]
-    found = [row[f"change{end}"] for end in ("_low", "", "_high")]
-    assert found == pytest.approx(ends, rel=1e-7)
+    change = [row[f"change{end}"] for end in ("_low", "", "_high")]
+    assert change == pytest.approx(ends, rel=1e-7)
     assert row["depth_low"] < 0.5 < row["depth_high"]
 
 

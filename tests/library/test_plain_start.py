@@ -107,8 +107,8 @@ def test_plain_start_is_the_same_in_mlx(connect_cpu):
     expected = x
     for k in range(LAYERS):
         expected = expected + np.tanh(np.roll(expected, k, -1))
-    found = c(mx.array(x), [lambda x, k=k: mx.tanh(mx.roll(x, k, -1)) for k in range(LAYERS)])
-    np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=1e-5)
+    out = c(mx.array(x), [lambda x, k=k: mx.tanh(mx.roll(x, k, -1)) for k in range(LAYERS)])
+    np.testing.assert_allclose(np.array(out), expected, rtol=0, atol=1e-5)
 
 
 def test_unknown_start_is_refused(torch):

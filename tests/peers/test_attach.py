@@ -62,9 +62,9 @@ def attached(name="Llama", scheme="mhc_cycle", **arguments):
     return model
 
 
-def assert_equal(found, expected, roundings=200):
+def assert_equal(result, expected, roundings=200):
     """float32 values, each the result of that many roundings, relative to the largest."""
-    assert (found - expected).abs().max() <= roundings * 2**-24 * expected.abs().max()
+    assert (result - expected).abs().max() <= roundings * 2**-24 * expected.abs().max()
 
 
 SCHEMES = ("mhc_cycle", "hc_paper", "delta_attn_res", "denseformer", "laurel")
@@ -192,9 +192,9 @@ def test_checkpointed_gradients_are_equal(name):
         name, "model.layers.1"))  # fmt: skip
     block.mlp.register_forward_hook(lambda *_: calls.append(1))
     model.gradient_checkpointing_enable()
-    found = gradients(model, ids)
+    result = gradients(model, ids)
     assert len(calls) == 2  # forward, and again for the gradient
-    for one, other in zip(found, plain, strict=True):
+    for one, other in zip(result, plain, strict=True):
         assert_equal(one, other)
 
 
@@ -216,8 +216,8 @@ def test_compiled_model_computes_the_same():
         return logits, *torch.autograd.grad(logits.logsumexp(-1).sum(), parameters)
 
     expected = logits_and_gradients(model)
-    found = logits_and_gradients(torch.compile(model, backend="aot_eager", fullgraph=True))
-    for one, other in zip(found, expected, strict=True):
+    result = logits_and_gradients(torch.compile(model, backend="aot_eager", fullgraph=True))
+    for one, other in zip(result, expected, strict=True):
         assert_equal(one, other, 2000)
 
 

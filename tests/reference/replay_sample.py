@@ -74,8 +74,8 @@ def main(backend: str, *files: str) -> None:
     print(f"{backend}: {len(outcomes)} of {len(runs)} runs replayed")
     for group in group_runs(runs):
         keys = keys_of(config.spec(group[0].cell), group[0])
-        found = [outcomes[sample[key].folder] for key in keys]
-        shared = next((replay for replay in found if replay.outcome != "agrees"), found[0])
+        replays = [outcomes[sample[key].folder] for key in keys]
+        shared = next((replay for replay in replays if replay.outcome != "agrees"), replays[0])
         write_replays(config, GroupReplay(group, shared.replays * len(group)))
 
 

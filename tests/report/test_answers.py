@@ -109,18 +109,6 @@ def test_each_depth_at_the_best_rates_is_a_part():
     assert "(the rates of most of 3 seeds), 48 layers, is worse by 1" in evidence[1]
 
 
-def test_studies_of_the_user_answer_their_own_contrasts():
-    rows = [effect("worse", 1.0, study="own"), effect("better", 2.0, study="own"),
-            effect("better", 4.0, study="own")]  # fmt: skip
-    study = study_of("own", effects=rows)
-    # The largest effect of each verdict.
-    assert [one[-13:] for one in answers(study)["own: Is it?"][1]] == [
-        "fects.csv#L4)",
-        "fects.csv#L2)",
-    ]
-    assert "own: Is it?" not in answers(study, study_of("graph"))
-
-
 def test_pairs_are_compared_at_one_depth_of_one_platform():
     rows = [
         effect("better", depth=2), effect("worse", depth=4, platform=f"torch-{GPU_PLATFORM}"),

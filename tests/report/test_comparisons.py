@@ -59,10 +59,12 @@ def test_verdict_is_described_with_its_interval(given, words):
 
 
 def test_effect_is_described_with_its_metric_and_interval():
-    assert describe_effect(row("worse", 3.14, 2.2, 4.04), "held-out loss") == (
-        "worse by 3.1 % in held-out loss (95 % interval +2.2 % to +4.0 %)"
-    )
-    assert effect_with_interval(row("worse", 3.14, 2.2, 4.04)) == "+3.1 % (+2.2 % to +4.0 %)"
+    given = row("worse", 3.14, 2.2, 4.04)
+    words = "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %)"
+    assert describe_effect(given, "loss") == words
+    chosen = describe_effect(given | {"after_looking": "seeds"}, "loss")
+    assert chosen == f"{words}, seeds chosen after looking"
+    assert effect_with_interval(given) == "+3.1 % (+2.2 % to +4.0 %)"
     assert effect_with_interval(row("undecided", -1.234)) == "−1.2 %"
 
 
@@ -79,13 +81,6 @@ def test_halved_and_doubled_losses_have_the_same_size():
     assert size_of(row("better", -50.0)) == pytest.approx(size_of(row("worse", 100.0)))
     assert size_of(row("worse", -3.0, unit="points")) == 3
     assert size_of(row("better", -100.0)) == math.inf
-
-
-def test_verdict_names_a_choice_made_after_looking():
-    given = row("worse", 3.14, 2.2, 4.04) | {"after_looking": "seeds"}
-    assert describe_effect(given, "loss") == (
-        "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %), seeds chosen after looking"
-    )
 
 
 @pytest.mark.parametrize(

@@ -47,21 +47,6 @@ def test_mean_and_interval_by_hand(mean, half, text):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ((0.5, 0.012, 3, 3), "0.500 ± 0.012"),
-        ((0.5, NAN, 1, 3), "0.5 (NaN: 2 of 3)"),
-        ((0.5, 0.012, 3, 5), "0.500 ± 0.012 (NaN: 2 of 5)"),
-        ((1e-7, 2e-9, 3, 4), "(1.000 ± 0.020)·10^−7 (NaN: 1 of 4)"),
-        ((NAN, NAN, 0, 3), "NaN (3 of 3)"),
-        ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # floats, as from a CSV with gaps
-    ],
-)
-def test_values_that_are_not_finite_are_counted(values, text):
-    assert plus_minus(*values) == text
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
         # Sides that differ by a factor of at most 1.2: the longer one.
         ((3.0, 2.0, 4.0), "3.0 ± 1.0"),
         ((1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),

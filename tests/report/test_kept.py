@@ -1,4 +1,4 @@
-"""Kept results: edits are found, and refused bundles are reported."""
+"""Kept results: edits are named, and refused bundles are reported."""
 
 import pytest
 

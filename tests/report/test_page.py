@@ -137,10 +137,10 @@ def test_claims_and_their_rows_come_from_tables(results):
     assert ("td", {"class": "n"}) in page.elements
     row = data_in(text, "rows")["claims.csv#L2"]
     assert row["title"] == "Claim 0 <holds>. · mhc"
-    told = dict(row["rows"])
-    assert told["rule of the test"] == "level"
-    assert told["confidence"] == "95 %"
-    assert (told["whether it decides"], told["measured"]) == ("yes", "0.50 ± 0.25")
+    words = dict(row["rows"])
+    assert words["rule of the test"] == "level"
+    assert words["confidence"] == "95 %"
+    assert (words["whether it decides"], words["measured"]) == ("yes", "0.50 ± 0.25")
 
 
 def test_a_row_has_words_units_and_intervals(results):
@@ -151,20 +151,15 @@ def test_a_row_has_words_units_and_intervals(results):
     config = config.model_copy(update={"labels": {"mhc": "the demo's mHC", "a": "How deep?"}})
     row = data_in(make_page(config), "rows")["summary.csv#L2"]
     assert row["title"] == "How deep? · the demo's mHC · 8 layers · PyTorch"
-    told = dict(row["rows"])
-    low, high = (10 ** (1 + sign * 4.3027 / math.sqrt(3)) for sign in (-1, 1))
-    value = next(
-        value for name, value in told.items() if name == "loss (nats): loss of the last step"
-    )
-    mean, ends, runs = re.fullmatch(
-        r"(\S+) \((.*)\), standard deviation .*, (\d) runs", value
-    ).groups()
-    assert (mean, runs) == ("10", "3")
-    assert [float(end.replace("·10^", "e")) for end in ends.split(" to ")] == pytest.approx(
-        [low, high], rel=0.05
-    )  # printed with two digits
-    assert not [name for name in told if "_" in name]
-    assert told["to train its first seed again"] == (
+    words = dict(row["rows"])
+    loss = words["loss (nats): loss of the last step"]
+    mean, ends = re.fullmatch(r"(\S+) \((.*)\), standard deviation .*, 3 runs", loss).groups()
+    assert mean == "10"
+    ends = [float(end.replace("·10^", "e")) for end in ends.split(" to ")]
+    reach = 4.3027 / math.sqrt(3)
+    assert ends == pytest.approx([10 ** (1 - reach), 10 ** (1 + reach)], rel=0.05)  # two digits
+    assert not [name for name in words if "_" in name]
+    assert words["to train its first seed again"] == (
         "fathom train a --depth 8 --variant mhc --backend torch --seed 0 --out again "
         f"--config {results}/config.json"
     )
@@ -297,8 +292,8 @@ def test_verify_and_the_command_make_the_page(results, monkeypatch, capsys):
     command = [*map(str, command), "--templates", str(results.parent / "page")]
 
     def problems():
-        found = verify(config, PUBLISHED, templates).problems
-        return [problem for problem in found if "index.html" in problem]
+        checked = verify(config, PUBLISHED, templates).problems
+        return [problem for problem in checked if "index.html" in problem]
 
     assert problems() == [f"{file}: missing"]
     main(command)

@@ -56,6 +56,12 @@ def section(text, heading):
     return re.split(rf"^#{{1,{len(level)}}} ", below, maxsplit=1, flags=re.MULTILINE)[0]
 
 
+def report_of(config, shipped, rows):
+    """Folder of the reports of these runs, with the published values of their studies."""
+    published = load_published(shipped[1].parent / "published.yaml", config)
+    return write_all(config, published, shipped[1], rows, [])
+
+
 def read(folder, name="RESULTS.md"):
     return (folder / name).read_text(encoding="utf-8")
 
@@ -292,14 +298,13 @@ def test_study_in_which_no_run_learned_is_below_the_answers_of_others(shipped, t
     pair = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"], "part": None}
     config = config_with(tmp_path, ("own", "other"), own=pair, other=pair)
     config.labels["own"] = "Does it train?"
-    published = load_published(shipped[1].parent / "published.yaml", config)
     rows = [
         run(study=study, depth=12, variant=v, seed=s, loss_final=loss * (1 + s / 100), **outcome)
         for study, outcome in (("own", {"outcome": "at chance"}), ("other", {}))
         for v, loss in (("baseline", 1.0), ("mhc", 0.1))
         for s in range(3)
     ]
-    text = read(write_all(config, published, shipped[1], rows, []))
+    text = read(report_of(config, shipped, rows))
     said = "**Does it train? This task does not separate its variants: none of 6 runs learned.**"
     assert 0 < text.index("| question | answer | evidence |") < text.index(said)
     assert text.count(said) == 1
@@ -313,13 +318,12 @@ def test_own_study_is_answered_and_mentions_no_claim(shipped, tmp_path, part):
     labels = ["baseline", {"mine": {"connection": "krom_hc", "gate": "learned"}}]
     own = {"variants": labels, "depths": [12], "backends": ["torch"], "part": part}
     config = config_with(tmp_path, ("own",), own=own)
-    published = load_published(shipped[1].parent / "published.yaml", config)
     rows = [
         run(study="own", depth=12, variant=v, seed=s, loss_final=loss * (1 + s / 100))
         for v, loss in (("baseline", 1.0), ("mine", 0.1))
         for s in range(3)
     ]
-    folder = write_all(config, published, shipped[1], rows, [])
+    folder = report_of(config, shipped, rows)
     (effect,) = answer(folder)
     assert effect[0] == "own: Is the variant better than the plain residual network?"
     assert effect[1] == "**better**"
@@ -344,9 +348,8 @@ def test_own_study_is_answered_and_mentions_no_claim(shipped, tmp_path, part):
 def test_the_config_that_a_report_names_is_there_and_current(shipped, tmp_path):
     own = {"variants": ["baseline", "mhc"], "depths": [12], "backends": ["torch"]}
     config = config_with(tmp_path / "results", ("own",), own=own)
-    published = load_published(shipped[1].parent / "published.yaml", config)
     rows = [run(study="own", depth=12, variant=v) for v in ("baseline", "mhc")]
-    folder = write_all(config, published, shipped[1], rows, [])
+    folder = report_of(config, shipped, rows)
     resolved = json.loads(json.dumps(config.resolved()))
     (tmp_path / "own.yaml").write_text(json.dumps(resolved), encoding="utf-8")
     names = ("--published", shipped[1].parent / "published.yaml", "--templates", shipped[1])

@@ -149,9 +149,9 @@ def problems(config, project):
     """Function that verifies the copy and returns its problems, one line each."""
 
     def check(changed=None):
-        found = verified(changed or config, project).problems
-        assert all(line.isprintable() for line in found)  # so there is no line break
-        return found
+        lines = verified(changed or config, project).problems
+        assert all(line.isprintable() for line in lines)  # so there is no line break
+        return lines
 
     return check
 
@@ -285,12 +285,12 @@ def test_a_damaged_run_is_named(name, config, results, project):
     spec, folder = run_of(config, "kept")
     truncate(folder / name)
     reason = validate_run(folder, spec).reason
-    found = verified(config, project)
-    assert found.problems == [
+    result = verified(config, project)
+    assert result.problems == [
         f"{folder}: corrupt: {reason}",
         f"{results}/tables: not checked, since a run is corrupt",
     ]
-    assert found.to_delete() == [folder]
+    assert result.to_delete() == [folder]
 
 
 def leave_a_partial_run(config, folder):
@@ -340,17 +340,17 @@ def test_changed_runs_and_their_tables_are_named(changes, config, results, probl
     folders = [run_folder(Path(config.results), cell) for cell in config.cells()]
     for folder, (damage, _, _) in zip(folders, changes, strict=False):
         damage(config, folder)
-    found = problems()
+    lines = problems()
     statuses = {run.folder: run.status for run in find_runs(config)}
     for folder, (_, status, reason) in zip(folders, changes, strict=False):
         assert statuses[folder] == status
-        is_named = any(line.startswith(f"{folder}: {status}: {reason}") for line in found)
+        is_named = any(line.startswith(f"{folder}: {status}: {reason}") for line in lines)
         assert is_named == (status not in ("missing", "measured"))
     changed = {
         f"{results}/tables/{name}: {CHANGED}"
         for name in ("cells.csv", "summary.csv", "studies/a/steps.csv.gz")
     }
-    assert (changed <= set(found)) == ("corrupt" not in statuses.values())
+    assert (changed <= set(lines)) == ("corrupt" not in statuses.values())
 
 
 # --- tables, reports and figures altered by hand -------------------------------------------------
@@ -396,9 +396,9 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
     """All at once, since each is compared with the runs and not with another file."""
     texts = [f"{folder}/{name}" for folder in OF_STUDIES for name in BY_STUDY]
     packed = [f"{folder}/steps.csv.gz" for folder in OF_STUDIES]
-    found = [f for f in (results / "tables").rglob("*") if f.is_file()]
-    found += [f for f in results.iterdir() if f.is_file()]
-    names = {str(file.relative_to(results)) for file in found}
+    files = [f for f in (results / "tables").rglob("*") if f.is_file()]
+    files += [f for f in results.iterdir() if f.is_file()]
+    names = {str(file.relative_to(results)) for file in files}
     assert names == {*DERIVED, *texts, *packed}
     for name, alter in zip(DERIVED, itertools.cycle(ALTERATIONS), strict=False):
         alter(results / name)
@@ -413,7 +413,7 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
 def test_a_refused_bundle_is_a_problem(results, problems):
     (results / "imported").mkdir()
     record_refusals(results, {Path("a.tar.xz"): "not an intact .tar.xz file (x)"})
-    (problem,) = (found for found in problems() if "refused.txt" in found)
+    (problem,) = (one for one in problems() if "refused.txt" in one)
     line = "the bundle a.tar.xz: not an intact .tar.xz file (x); import an intact copy"
     assert problem.startswith(f"{results}/imported/refused.txt: {line}")
 
@@ -463,14 +463,6 @@ OLD = ("figures/of-old/torch/loss.png", "figures/pictures/torch/comparison.png",
        "figures/cells/a/2L/mhc/torch/seed0/loss.png", "tables/old.csv")  # fmt: skip
 
 
-def all_figures():
-    folders = {f"{study}/torch": names for study, names in NAMES.items()} | {"overview": OVERVIEW}
-    for folder, names in folders.items():
-        own = Path("figures", folder)
-        files = [file for name in names for file in files_of(own, name)]
-        yield from map(str, [own / "figures.json", *files])
-
-
 FIGURE_DAMAGES = {
     NORMS: (break_within, MODIFIED),
     f"{TORCH}/grad_norm.svg": (truncate, MODIFIED),
@@ -489,7 +481,6 @@ CORRUPTIONS = {
         {"config.json": MISSING, "tables/claims.csv": CHANGED, "RESULTS.md": CHANGED,
          **dict.fromkeys(OLD, STRAY)},
     ),
-    "no figures": (change({"figures": shutil.rmtree}), dict.fromkeys(all_figures(), MISSING)),
     "figures": (
         change({name: damage for name, (damage, _) in FIGURE_DAMAGES.items()}),
         {name: what for name, (_, what) in FIGURE_DAMAGES.items()},
@@ -514,13 +505,13 @@ QUICK = "tables, reports, config and strays", "figures", "an edit that flowed on
 @quick_cases("damage, expected", CORRUPTIONS, *QUICK)
 def test_a_corruption_is_named_and_the_advice_fixes_it(config, project, results, damage, expected):
     damage(config)
-    found = verified(config, project)
-    assert sorted(found.problems) == sorted(f"{results}/{n}: {why}" for n, why in expected.items())
+    result = verified(config, project)
+    assert sorted(result.problems) == sorted(f"{results}/{n}: {why}" for n, why in expected.items())
 
-    files = found.to_delete()
+    files = result.to_delete()
     present = {results / name for name in expected}
     assert {file for file in present if file.exists() or file.is_symlink()} <= set(files)
-    advice = found.advice("snakemake all")
+    advice = result.advice("snakemake all")
     delete = f"delete {', '.join(map(str, files))}, then " if files else ""
     assert advice == f"to fix: {delete}run snakemake all"
     for file in files:

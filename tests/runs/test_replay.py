@@ -12,11 +12,11 @@ from fathom_study.analysis.tables import read_table
 from fathom_study.config import BACKENDS, Compute, check_config
 from fathom_study.runs import folder, thinning
 from fathom_study.runs.bundle import unpack, write_bundle
-from fathom_study.runs.replay import COMPARED, compare_rows, difference
+from fathom_study.runs.replay import COMPARED, difference
 from fathom_study.runs.run import group_runs
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import STEPS, find_runs, imported_runs, replay_file
-from tests.support.runs import STUDY, flipped, metric_rows, read_manifest, seal, write_manifest
+from tests.support.runs import STUDY, flipped, read_manifest, seal, write_manifest
 
 OLD_CODE = {"fathom_study.train:train": "0" * 16}
 TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
@@ -422,18 +422,3 @@ def test_replay_of_invalid_content_differs(carry):
 )
 def test_difference_of_two_values(name, old, new, expected):
     assert difference(name, old, new) == pytest.approx(expected, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "exactly", "outcome", "difference"),
-    [
-        ([4.0, math.nan, math.nan], [4.0, math.nan, math.nan], True, "agrees", 0.0),
-        ([4.0, math.nan, 2.0], [4.0, 3.0, 2.0], False, "differs", None),
-        ([4.0, 2.0, 1.0], [4.0, 2.0001, 1.0], False, "agrees", pytest.approx(5e-5)),
-        ([4.0, 2.0, 1.0], [4.0, 2.0001, 1.0], True, "differs", pytest.approx(5e-5)),
-    ],
-)
-def test_rows_are_compared_by_their_largest_difference(old, new, exactly, outcome, difference):
-    found = compare_rows(metric_rows(old), metric_rows(new), exactly=exactly)
-    assert (found.outcome, found.differences["loss"]) == (outcome, difference)
-    assert found.differences["grad_norm"] == 0.0

@@ -167,17 +167,6 @@ def test_resumed_training_equals_an_uninterrupted_one(backend, tmp_path, variant
     assert files_in(tmp_path / "broken") == ARRIVED
 
 
-def test_training_resumes_after_two_interruptions(connect_cpu, tmp_path):
-    spec = spec_on(connect_cpu("torch"), steps=40)
-    every_fifth = Compute(device="cpu", checkpoint_steps=5)
-    run_cell(spec, tmp_path / "whole", CPU)
-    interrupted(spec, tmp_path / "broken", 20, every_fifth)
-    interrupted(spec, tmp_path / "broken", 30, every_fifth)
-    run_cell(spec, tmp_path / "broken", CPU)
-    assert_same_numbers(tmp_path / "broken", tmp_path / "whole")
-    assert read_manifest(tmp_path / "broken")["resumed_at_steps"] == [11, 22]
-
-
 DAMAGES = {
     "cut off": lambda content: content[: len(content) // 2],
     "overwritten": lambda content: b"this is no checkpoint" * 100,

@@ -19,7 +19,7 @@ from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle
 from fathom_study.runs.folder import METRICS, encode_row, read_rows
 from fathom_study.runs.thinning import FIRST, thin_rows, whole_steps
 from tests.runs.test_bundle import Parts
-from tests.support.runs import config_with, metric_rows, read_manifest, write_cell
+from tests.support.runs import config_with, metric_rows, write_cell
 
 LONG = 1000
 
@@ -101,18 +101,6 @@ def test_numbers_out_of_the_range_of_float32_stay():
     huge = {"grad_norm": [1e39] * LONG, "amax_forward_log10": [1e-60] * LONG}
     last = list(thin_rows(metric_rows([1.0] * LONG, **huge)))[-1]
     assert (last["grad_norm"], last["amax_forward_log10"]) == (1e39, 1e-60)
-
-
-def test_a_short_run_is_carried_whole(tmp_path):
-    config = config_with(
-        tmp_path / "a", variants=["mhc"], depths=[2], seeds=[0], backends=["torch"]
-    )
-    folder = write_cell(config, config.cells()[0], [3.0, 2.0, 1.0])
-    create_bundle(config, tmp_path / "short.tar.xz")
-    import_bundle(tmp_path / "b", tmp_path / "short.tar.xz")
-    (there,) = (tmp_path / "b/imported").rglob(METRICS)
-    assert there.read_bytes() == (folder / METRICS).read_bytes()
-    assert read_manifest(there.parent) == read_manifest(folder)
 
 
 # --- what an import refuses ----------------------------------------------------------------------

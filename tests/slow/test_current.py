@@ -143,11 +143,13 @@ def left_out():
     config = load_config(FILES)
     published = load_published(Path("report/published.yaml"), config)
     checks = verify(config, published, Path("report/templates")).checks
-    found = {check.path: check.problem.partition(":")[0] for check in checks if check.problem}
+    problems = {check.path: check.problem.partition(":")[0] for check in checks if check.problem}
     listed = [run for run in status_of(config).runs if run.status != "missing"]
     return {
         "status": {run.folder: run.status for run in listed if not run.counts},
-        "verify": {path: status for path, status in found.items() if (path / "spec.json").exists()},
+        "verify": {
+            path: status for path, status in problems.items() if (path / "spec.json").exists()
+        },
     }
 
 
@@ -167,10 +169,10 @@ def test_all_programs_agree_on_current_runs(here):
         befall(cell)
     before = tree(here.folder)
     assert to_train(here) == everyone(SITUATIONS.keys() - CURRENT)
-    found = left_out()
-    assert found["verify"] == found["status"]
+    out = left_out()
+    assert out["verify"] == out["status"]
     unfit = [s for _, s in SITUATIONS.values() if s not in ("measured", "imported", "missing")]
-    assert sorted(found["status"].values()) == sorted(unfit)
+    assert sorted(out["status"].values()) == sorted(unfit)
     assert tree(here.folder) == before  # asking changes nothing
 
     # Tables name only the damaged run; without it they take the runs that count.

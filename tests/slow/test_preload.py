@@ -43,8 +43,8 @@ def started():
 @pytest.fixture(scope="module")
 def shared():
     """Preloaded processes for all tests that leave them alive: one per framework."""
-    with started() as found:
-        yield found
+    with started() as server:
+        yield server
 
 
 @pytest.fixture
@@ -92,14 +92,14 @@ def loaded(folder, backend):
 
 def processes_naming(text):
     """IDs of all processes with a text in their command line."""
-    found = []
+    processes = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if text.encode() in file.read_bytes():
-                found.append(int(file.parent.name))
+                processes.append(int(file.parent.name))
         except OSError:
             pass  # gone
-    return found
+    return processes
 
 
 def start_of(process):

@@ -56,11 +56,11 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
     assert "train" not in rules(plan)
 
     workflow.smoke("report")
-    found = imported_cells(results)
-    assert found["torch"][0] == "imported"
-    assert found["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
-    assert found["mlx"][0] == "stale"
-    assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
+    cells = imported_cells(results)
+    assert cells["torch"][0] == "imported"
+    assert cells["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
+    assert cells["mlx"][0] == "stale"
+    assert cells["mlx"][1].startswith("today's code does not repeat it; code differs: ")
     figures = results / "figures/depth-mlx"
     assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
     assert (figures / f"torch-{platform}/loss.png").exists()

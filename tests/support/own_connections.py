@@ -96,6 +96,23 @@ SHIFTED = LEAKING.replace("Leaking", "Shifted").replace(
 )
 """Reads the previous token: causal."""
 
+LATE = """
+from torch import nn
+import torch
+
+
+class Late(nn.Module):
+    passes = 0
+
+    def forward(self, x0, functions):
+        Late.passes += torch.is_grad_enabled()
+        assert Late.passes < 7, "not again"
+        for f in functions:
+            x0 = x0 + f(x0)
+        return x0
+"""
+"""Fails in training, after the passes of the checks."""
+
 
 def write(file, text):
     """Write text to a file."""

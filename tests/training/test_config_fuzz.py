@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from fathom.connections.components import COEFFICIENTS
 from fathom.connections.schemes import KINDS, SCHEMES
 from fathom_study import tasks
-from fathom_study.cli.options import read_config
 from fathom_study.config import Cell, ConfigError, check_config, load_config, parse_yaml
 
 CONFIG = parse_yaml(
@@ -143,21 +142,6 @@ def test_a_mistake_is_refused_in_one_line(outcome_of, case):
     assert lines, "accepted"
     assert expected in lines[0]
     assert lines[1:] == [] or len(lines) == 21
-
-
-ON_AND_OFF = "[{own: {kind: streams, pre: {kind: raw, start: {on: 3, off: 2}}}}, mhc]"
-
-
-def test_words_that_yaml_reads_as_booleans_stay_words(outcome_of, tmp_path):
-    file = tmp_path / "my.yaml"
-    file.write_text(written(with_value("compute.mlx_blas", Raw("off"))))
-    assert load_config([file]).compute.mlx_blas == "off"
-    file.write_text(written(CONFIG))
-    assert read_config([file], ["compute.mlx_blas=off"]).compute.mlx_blas == "off"
-    file.write_text(written(with_value("studies.deep.variants", Raw(ON_AND_OFF))))
-    config = load_config([file])
-    start = config.connection("deep", "own").pre.start
-    assert (start.on, start.off) == (3, 2)
 
 
 # --- random configs ------------------------------------------------------------------------------

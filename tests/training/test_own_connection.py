@@ -25,7 +25,7 @@ from fathom_study.runs.training import connect, run_cell
 from fathom_study.runs.validate import validate_run
 from fathom_study.tasks import Problem
 from tests.support.commands import refusal
-from tests.support.own_connections import LEAKING, LITE, PLAIN, SHIFTED, write
+from tests.support.own_connections import LATE, LEAKING, LITE, PLAIN, SHIFTED, write
 
 pytestmark = pytest.mark.skipif(
     "torch" not in installed_backends(), reason="torch is not installed"
@@ -433,24 +433,11 @@ def test_a_file_beside_it_is_refused(monkeypatch):
     assert "own.py imports neighbour_of_own from a file beside it" in said
 
 
-LATE = """
-
-calls = []
-
-
-def late():
-    calls.append(1)
-    return len(calls) > 6
-"""
-
-
 def test_an_error_in_a_pass_after_the_checks_is_one_line():
-    old = "        return function(x0, functions)"
-    raises = "        if x0.requires_grad and late():\n            raise ValueError('late')\n"
-    write("late.py", PLAIN.replace(old, raises + old) + LATE)
-    spec = spec_of({"module": "late.py:Class"}, steps=20)
+    write("late.py", LATE)
+    spec = spec_of({"module": "late.py:Late"}, steps=20)
     said = refusal(run_cell, spec, Path("run"), error=ConfigError)
-    assert said.startswith("late.py:Class: ValueError: late (line ")
+    assert said.startswith("late.py:Late: AssertionError: not again (line ")
 
 
 def test_scores_are_of_evaluation_mode_and_training_repeats():

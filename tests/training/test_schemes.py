@@ -129,47 +129,6 @@ def test_the_first_step_on_each_backend_equals_the_oracle(
         assert measured["grad_norms"] == pytest.approx(norms, rel=1e-5), name
 
 
-# --- composition ---------------------------------------------------------------------------------
-
-
-def differences(a, b, path=""):
-    """Differences of two nested mappings: {path: (value in a, value in b)}."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        result = {}
-        for key in {**a, **b}:
-            result |= differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
-        return result
-    return {} if a == b else {path: (a, b)}
-
-
-@pytest.mark.parametrize(
-    ("task", "base", "change", "expected"),
-    [
-        ("tokens", "mhc", {"H_res": {"iterations": 1}}, {"H_res.iterations": (20, 1)}),
-        ("tokens", "mhc", {"close": "sum"}, {"close.kind": ("mean", "sum")}),
-        (  # another kind: no old setting stays
-            "fashion", "mhc", {"H_res": {"kind": "exp"}},
-            {
-                "H_res.kind": ("sinkhorn", "exp"), "H_res.iterations": (20, None),
-                "H_res.floor": (0, None), "H_res.clip": (10, None), "H_res.added": (1e-6, None),
-                "H_res.tau": (1, None), "H_res.last": ("columns", None),
-                "H_res.start.diagonal": (5, 0), "H_res.start.off_diagonal": (-5, 0),
-                "H_res.start.noise": (0.01, 0),
-            },
-        ),
-        (  # settings of a setting
-            "fashion", "mhc_static", {"close": {"map": {"start": {"on": 3}}}},
-            {"close.map.start.on": (5, 3)},
-        ),
-    ],
-)  # fmt: skip
-def test_overridden_settings_change_nothing_else(task, base, change, expected):
-    named = make_spec(task=task, variant=base)
-    own = make_spec(task=task, variant=base, connection={"connection": base, **change})
-    result = differences(named.model_dump(), own.model_dump())
-    assert result == {f"connection.{key}": value for key, value in expected.items()}
-
-
 # --- matrices of the learned mixing ---------------------------------------------------------------
 
 

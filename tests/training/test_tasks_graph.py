@@ -172,15 +172,6 @@ def test_held_out_graphs_are_equal_for_all_seeds_and_never_trained_on():
         assert (trained != first[0].inputs["nodes"]).any(axis=(1, 2)).all()
 
 
-# --- the network (test_tasks compares it with a textbook) -----------------------------------------
-
-
-def test_no_norm_parameters_if_the_connection_normalises_its_reads():
-    for scheme, has_norms in (("plain", True), ("qwen4_exp", False)):
-        params = parameters_of(spec_on(variant="own", connection={"connection": scheme}))
-        assert ("norm.weight" in params) == ("block.norm.weight" in params) == has_norms
-
-
 # --- metrics -------------------------------------------------------------------------------------
 
 
