@@ -262,23 +262,28 @@ def _normalise_backward(form: Form, started: np.ndarray, logits: np.ndarray, g: 
 
 
 @compiled
+def _parts(kept: np.ndarray, N: int, K: int, R: int, G: int) -> tuple[np.ndarray, ...]:
+    """What `forward` keeps: logits and maps [N, K], values [N·G, R], scales [N·G], means."""
+    a, b = N * K, 2 * N * K + N * G * R
+    parts = kept[:a].reshape(N, K), kept[a : 2 * a].reshape(N, K), kept[2 * a : b].reshape(N * G, R)
+    return parts[0], parts[1], parts[2], kept[b : b + N * G], kept[b + N * G :]
+
+
+@compiled
 def forward(
     x: np.ndarray, y: np.ndarray, c: np.ndarray, phi: np.ndarray, b: np.ndarray, alpha: np.ndarray,
     form: Form,
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
-    """(streams, reads [N, M], coefficients; for `backward`: logits, maps, values, scales, z)."""
+    """(streams, reads [N, M], coefficients, `kept` for `backward`)."""
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
     K, G, has_means = len(b), S if form.per_stream else 1, form.channels < M
     streams = np.empty_like(x) if form.writes else x
     reads, coefficients = np.empty((N, M), kind), np.empty((N, K), kind)
-    logits, maps, values = (
-        np.empty((N, K), kind),
-        np.empty((N, K), kind),
-        np.empty((N * G, R), kind),
-    )
-    scales = np.empty(N * G, kind)
-    means = np.empty((N if has_means else 0, S * form.channels), kind)
-    z = (means.reshape(-1) if has_means else streams.reshape(-1)).reshape(N * G, W)
+    inputs = S * form.channels if has_means else 0
+    kept = np.empty(N * (2 * K + G * R + G + inputs), kind)
+    logits, maps, values, scales, flat = _parts(kept, N, K, R, G)
+    means = flat.reshape(N, inputs)
+    z = (flat if has_means else streams.reshape(-1)).reshape(N * G, W)
     for first in range(0, N, TILE):
         last = min(first + TILE, N)
         new, given, made = streams[first:last], c[first:last], coefficients[first:last]
@@ -300,19 +305,20 @@ def forward(
         if form.H.passes and K > S:
             _normalise(form, maps[first:last, 2 * S :], made)
         weighted_sum(given[:, :S] if form.late else made[:, :S], new, reads[first:last])
-    return streams, reads, coefficients, logits, maps, values, scales, z
+    return streams, reads, coefficients, kept
 
 
 @compiled
 def backward(
     x: np.ndarray, y: np.ndarray, c: np.ndarray, phi: np.ndarray, b: np.ndarray, alpha: np.ndarray,
-    streams: np.ndarray, coefficients: np.ndarray, logits: np.ndarray, maps: np.ndarray,
-    values: np.ndarray, scales: np.ndarray, z: np.ndarray,
+    streams: np.ndarray, coefficients: np.ndarray, kept: np.ndarray,
     of_streams: np.ndarray, of_reads: np.ndarray, of_coefficients: np.ndarray, form: Form,
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
     """The gradients of x, y, c, φ, b and α."""
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
     K, G, has_means = len(b), S if form.per_stream else 1, form.channels < M
+    logits, maps, values, scales, flat = _parts(kept, N, K, R, G)
+    z = (flat if has_means else streams.reshape(-1)).reshape(N * G, W)
     of_x, of_y, of_c = np.empty_like(x), np.empty_like(y), np.zeros_like(c)
     of_phi, of_b, of_alpha = np.zeros_like(phi), np.zeros_like(b), np.zeros_like(alpha)
     of_weights, scratch = (
@@ -373,8 +379,8 @@ class Boundary(CustomVJP):
     form: Form
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        streams, reads, coefficients, *saved = forward(*xs, self.form)
-        return (streams, reads, coefficients), (streams, coefficients, *saved)
+        streams, reads, coefficients, kept = forward(*xs, self.form)
+        return (streams, reads, coefficients), (streams, coefficients, kept)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         return backward(*xs, *saved, *gradients, self.form)

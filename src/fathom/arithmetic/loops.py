@@ -182,10 +182,29 @@ def product_with_rows(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> None
 
 
 @compiled_in_order
-def _add_product(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-    """total += a·b, all [N], in a separate loop that the compiler can vectorise."""
-    for n in range(len(total)):
-        total[n] += a[n] * b[n]
+def _sums(a: np.ndarray, b: np.ndarray, sums: np.ndarray) -> None:
+    """Σ_s a_s·b_s: [S, N], [S, N] → [N]; for four terms, in one loop that stores no partial sum."""
+    S, N = a.shape
+    if S == 4:
+        for n in range(N):
+            sums[n] = a[0, n] * b[0, n] + a[1, n] * b[1, n] + a[2, n] * b[2, n] + a[3, n] * b[3, n]
+        return
+    for n in range(N):
+        sums[n] = a[0, n] * b[0, n]
+    for s in range(1, S):
+        for n in range(N):
+            sums[n] += a[s, n] * b[s, n]
+
+
+@compiled_in_order
+def _by_side(K: np.ndarray) -> np.ndarray:
+    """(Rows, columns) of K [S, S, N]: [2, S, S, N]."""
+    sides = np.empty((2, *K.shape), K.dtype)
+    for i in range(len(K)):
+        for j in range(len(K)):
+            sides[0, i, j] = K[i, j]
+            sides[1, j, i] = K[i, j]
+    return sides
 
 
 @compiled_in_order
@@ -193,14 +212,12 @@ def scales_of_passes(K: np.ndarray, passes: int, floor: float, added: float) -> 
     """Scales [passes + 1, S, N]: ones, then the result of each pass."""
     S, _, N = K.shape
     low, more = K.dtype.type(floor), K.dtype.type(added)
-    scales = np.ones((passes + 1, S, N), K.dtype)
+    sides, scales = _by_side(K), np.ones((passes + 1, S, N), K.dtype)
     inverses = np.ones((2, S, N), K.dtype)  # of the last pass over each side
     total = np.empty(N, K.dtype)
     for t in range(passes):
         for i in range(S):
-            total[:] = 0
-            for j in range(S):
-                _add_product(total, K[i, j] if t % 2 == 0 else K[j, i], scales[t, j])
+            _sums(sides[t % 2, i], scales[t], total)
             inverse, scale = inverses[t % 2, i], scales[t + 1, i]
             for n in range(N):
                 before = inverse[n]
@@ -216,31 +233,35 @@ def passes_backward(K: np.ndarray, scales: np.ndarray, g: np.ndarray, added: flo
     """The gradient of K [S, S, N], from the gradient `g` of the normalised matrices."""
     S, _, N = K.shape
     passes, more = len(scales) - 1, K.dtype.type(added)
-    last, other = scales[passes], scales[passes - 1]
-    u, v = (last, other) if passes % 2 else (other, last)
-    of_K = np.empty_like(K)
-    of_scales = np.zeros((2, S, N), K.dtype)  # of rows and of columns
-    of_inverses = np.zeros((2, S, N), K.dtype)
-    product = np.empty(N, K.dtype)
+    u, v = scales[passes - 1 + passes % 2], scales[passes - passes % 2]
+    sides, total = _by_side(K), np.empty(N, K.dtype)
+    products, of_K = np.empty_like(K), np.empty_like(K)
     for i in range(S):
         for j in range(S):
-            given, entry, of_entry, left, right = g[i, j], K[i, j], of_K[i, j], u[i], v[j]
             for n in range(N):
-                product[n] = given[n] * entry[n]
-                of_entry[n] = given[n] * left[n] * right[n]
-            _add_product(of_scales[0, i], product, right)
-            _add_product(of_scales[1, j], product, left)
+                products[i, j, n] = g[i, j, n] * K[i, j, n]
+                of_K[i, j, n] = g[i, j, n] * u[i, n] * v[j, n]
+    by_side, of_scales = _by_side(products), np.empty((2, S, N), K.dtype)  # of rows and of columns
+    for i in range(S):
+        _sums(by_side[0, i], v, of_scales[0, i])
+        _sums(by_side[1, i], u, of_scales[1, i])
+    of_inverses = np.zeros((2, S, N), K.dtype)
     for t in range(passes - 1, -1, -1):
         side = t % 2
-        of_sums = of_scales[1 - side]
-        if t < passes - 1:  # the second-to-last scale also scales the output
-            of_sums[:] = 0
         for i in range(S):
             of_inverse, of_scale, scale = of_inverses[side, i], of_scales[side, i], scales[t + 1, i]
             for n in range(N):
                 of_inverse[n] = more * of_inverse[n] - of_scale[n] * scale[n] * scale[n]
-            for j in range(S):
-                row, column = (i, j) if side == 0 else (j, i)
-                _add_product(of_K[row, column], of_inverse, scales[t, j])
-                _add_product(of_sums[j], K[row, column], of_inverse)
+        for j in range(S):
+            _sums(sides[1 - side, j], of_inverses[side], total)
+            # The second-to-last scale also scales the output.
+            of_scale, has_more = of_scales[1 - side, j], t == passes - 1
+            for n in range(N):
+                of_scale[n] = of_scale[n] + total[n] if has_more else total[n]
+            scale = scales[t, j]
+            for i in range(S):
+                of_inverse = of_inverses[side, i]
+                of_entry = of_K[j, i] if side else of_K[i, j]
+                for n in range(N):
+                    of_entry[n] += of_inverse[n] * scale[n]
     return of_K
