@@ -63,8 +63,9 @@ BESIDE := nice -n 5
 
 # Those that compare floating-point results, with the kernels of an older processor, without AVX-512,
 # and two threads.
-NUMBERS := $(wildcard $(patsubst %,tests/test_%.py,connections constraints convnet custom_vjp \
-  gate_noise init library metrics models ngrams optimizer problem schemes tasks* transformer))
+NUMBERS := $(wildcard $(patsubst %,tests/library/test_%.py,connections constraints custom_vjp init library) \
+  $(patsubst %,tests/training/test_%.py,gate_noise metrics models ngrams optimizer problem \
+  schemes tasks* transformer))
 test-numbers: $(STAMP) ## hold numbers against the oracle under another instruction set
 	ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=2 \
 	  $(BESIDE) $(BIN)/python -m pytest $(NUMBERS)
@@ -73,7 +74,7 @@ test-numbers: $(STAMP) ## hold numbers against the oracle under another instruct
 # those that connect to the other framework one case of each: its modules import nothing of this one.
 test-alone: $(STAMP) ## tests that a missing framework can change, with each of the two alone
 	for framework in mlx torch; do \
-	  $(BIN)/python tests/without.py $$framework $(VENV)/without-$$framework && \
+	  $(BIN)/python tests/system/without.py $$framework $(VENV)/without-$$framework && \
 	  $(BESIDE) $(VENV)/without-$$framework/bin/python -m pytest --alone || exit 1; done
 
 test-newest: ## the fast tests with the newest packages that pyproject.toml allows: 0.5 GB
@@ -82,20 +83,20 @@ test-newest: ## the fast tests with the newest packages that pyproject.toml allo
 	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(STAMP) ## examples of docs/extending.md, processes that preload, whole workflows
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 15
+	$(BIN)/python -m pytest tests/slow -n 2 --dist loadfile --durations 15
 
 # A folder of their own, seen by these tests alone. What else they import is in the environment.
 PEERS := $(VENV)/peers
-$(PEERS)/.complete: tests/peers.txt $(STAMP)
+$(PEERS)/.complete: tests/peers/peers.txt $(STAMP)
 	rm -rf $(PEERS)
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-compile --no-deps --target $(PEERS) \
 	  --requirement $<
 	@touch $@
 
 # And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
-test-peers: $(PEERS)/.complete ## hold connections against those of released models: 95 MB
-	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest -m peers tests/test_peers.py tests/test_peers_depth.py -rs
-	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "slow or not slow" tests/test_bench.py -rs \
+test-peers: $(PEERS)/.complete ## compare with released models, and attach to them: 95 MB
+	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest tests/peers -rs
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest tests/system/test_bench.py tests/slow/test_bench.py -rs \
 	  -k "pypi or released"
 
 NEWEST_PEERS := $(VENV)/newest-peers
@@ -103,23 +104,23 @@ new-releases: $(STAMP) ## list modules of the newest transformers and mlx-lm to 
 	rm -rf $(NEWEST_PEERS)
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --no-compile --no-deps --target $(NEWEST_PEERS) \
 	  transformers mlx-lm
-	$(BIN)/python tests/new_releases.py $(NEWEST_PEERS)
+	$(BIN)/python tests/peers/new_releases.py $(NEWEST_PEERS)
 
 test-browser: $(STAMP) ## open the page in chromium, where that is installed
-	$(BIN)/python -m pytest -m browser tests/test_browser.py
+	$(BIN)/python -m pytest tests/browser
 
 test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
-	$(BIN)/python -m pytest -m faults tests/faults -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/faults -n 2 --dist loadfile
 
 test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, where Slurm is installed
-	$(BIN)/python -m pytest -m cluster tests/cluster -rs
+	$(BIN)/python -m pytest tests/cluster -rs
 
 test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
-	$(BESIDE) $(BIN)/python -m pytest -m "slow or browser or faults or cluster" -n 2 --dist loadfile \
-	  --no-loadscope-reorder -rs --durations 15
+	$(BESIDE) $(BIN)/python -m pytest tests/slow tests/browser tests/faults tests/cluster -n 2 \
+	  --dist loadfile --no-loadscope-reorder -rs --durations 15
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
-	$(BIN)/python -m pytest -m reference tests/test_reference.py --durations 5
+	$(BIN)/python -m pytest tests/reference --durations 5
 
 lint: $(STAMP) ## style of Python and Snakemake files; whether schema and tables are current
 	$(BIN)/ruff check $(SOURCES)
@@ -137,16 +138,14 @@ verify: $(STAMP) ## check every result against what it was made from
 	$(BIN)/fathom verify
 
 # Bundles are checked as they are imported. One that is refused is named, also in the report, and stops
-# nothing but the last step, which records the hashes of what was made. Runs are replayed first, for
-# where a data set cannot be had the next start goes on without it. All else is made anew: what is no
-# longer made would stay, and be recorded.
-# REPLAY is another command in CI, which repeats a sample: tests/replay_sample.py. ALSO are targets
+# nothing but the last step, which records the hashes of what was made. Runs that today's code has not
+# repeated are replayed, and then all else is made anew: what is no longer made would stay, and be recorded.
+# REPLAY is another command in CI, which repeats a sample: tests/reference/replay_sample.py. ALSO are targets
 # besides the reports, as in ALSO="page paper": one start of the workflow plans them all.
-REPLAY = $(SNAKEMAKE) --quiet all --configfile $(REFERENCE) --config train=false -- replay
+REPLAY = $(BIN)/fathom replay --config config.yaml --config $(REFERENCE) --jobs 2
 
 # Until the hashes are recorded, the former result is in ASIDE: if `make reference` was killed or failed,
-# the next start puts it back. RENDERING holds the process id of a make that is still at it. config.json is
-# copied: replays that are older than it would be done again.
+# the next start puts it back. RENDERING holds the process id of a make that is still at it.
 ASIDE := results/.reference
 RENDERING := $(ASIDE).pid
 IS_RENDERED := kill -0 $$(cat $(RENDERING) 2>/dev/null || echo none) 2>/dev/null
@@ -158,12 +157,10 @@ reference: $(STAMP) ## render results/reference from its bundles alone
 	@! $(IS_RENDERED) || { echo "another make renders results/reference"; exit 1; }
 	@$(PUT_BACK)
 	@mkdir -p $(ASIDE); echo $$PPID > $(RENDERING)
-	@[ ! -e results/reference/config.json ] || { \
-	  cp -p results/reference/config.json $(ASIDE).config && mv $(ASIDE).config $(ASIDE)/config.json; }
 	-$(BIN)/fathom bundle import results/reference/bundles/*.tar.xz --replace \
 	  --config config.yaml --config $(REFERENCE)
 	$(REPLAY) || echo "going on without the runs that cannot be replayed"
-	@cd results/reference && for part in figures studies tables SHA256SUMS *.md; do \
+	@cd results/reference && for part in config.json figures studies tables SHA256SUMS *.md; do \
 	  [ ! -e $$part ] || mv $$part ../.reference/ || exit 1; done
 	$(SNAKEMAKE) report $(ALSO) --configfile $(REFERENCE) --config train=false
 	$(BIN)/python benchmarks/record.py results/reference
@@ -188,19 +185,19 @@ smoke: $(STAMP) ## every rule on a tiny grid, into results/smoke
 	$(SNAKEMAKE) all results/smoke/figures/cells/$(A_CELL)/loss.png --workflow-profile ci $(SMOKE)
 
 # The smoke preset is what `make smoke` runs. The scale preset has every cell of the reference.
-PLAN := $(BIN)/python tests/dry_run.py
+PLAN := $(BIN)/python tests/workflow/dry_run.py
 dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to train all of its cells
 	$(PLAN)
 	$(PLAN) --configfile workflow/presets/paper.yaml
 	$(PLAN) --configfile $(REFERENCE) workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
 
-golden: $(STAMP) ## renew tests/spec_hashes.csv after a change of specs that is intended
-	$(BIN)/python tests/spec_hashes.py
+golden: $(STAMP) ## renew tests/training/spec_hashes.csv after a change of specs that is intended
+	$(BIN)/python tests/training/spec_hashes.py
 
 # Not what was carried here: imported runs, and the reference in results/reference.
 RESULTS := results results/smoke results/paper
-MADE := runs cuts tables figures logs benchmarks studies replay *.md index.html fathom.pdf config.json
+MADE := runs cuts tables figures logs benchmarks studies replays *.md index.html fathom.pdf config.json
 clean: ## delete results (not the imported ones) and what Snakemake remembers
 	rm -rf $(foreach folder,$(RESULTS),$(addprefix $(folder)/,$(MADE))) \
 	  results/compare results/judge report.html report.zip .snakemake

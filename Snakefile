@@ -10,3 +10,5 @@ rule everything:
     default_target: True
     input:
         rules.all.input,
+    message:
+        "everything"

@@ -30,8 +30,8 @@ from fathom_study.analysis.tables import GROUP, read_table, scores_of
 from fathom_study.cli.options import output_folder
 from fathom_study.config import Cell, Config, load_config
 from fathom_study.report.figures import palette, save, style
-from fathom_study.report.formatting import markdown_table
-from fathom_study.report.readme import CONFIG, REFERENCE
+from fathom_study.report.pages.documents import CONFIG, REFERENCE
+from fathom_study.report.tables.formatting import markdown_table
 
 app = typer.Typer()
 

@@ -24,7 +24,7 @@ from fathom_study.analysis.tables import scores_of
 from fathom_study.cli.options import output_file
 from fathom_study.config import load_config
 from fathom_study.metrics.scores import measure_score
-from fathom_study.report.readme import CONFIG
+from fathom_study.report.pages.documents import CONFIG
 from fathom_study.runs.folder import WEIGHTS, read_manifest
 from fathom_study.runs.training import connect, run_cell, trainer_for
 

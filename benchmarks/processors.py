@@ -20,7 +20,7 @@ from fathom_study import datasets, tasks
 from fathom_study.analysis.run_tables import run_metrics
 from fathom_study.cli.options import output_file
 from fathom_study.config import load_config
-from fathom_study.report.readme import CONFIG
+from fathom_study.report.pages.documents import CONFIG
 from fathom_study.runs.folder import read_manifest, read_rows
 from fathom_study.runs.training import run_cell
 

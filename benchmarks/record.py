@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fathom.system.errors import UserError, fail
-from fathom_study.report.kept import SUMS, record
+from fathom_study.report.integrity.kept import SUMS, record
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

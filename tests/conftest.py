@@ -13,8 +13,8 @@ from hypothesis import settings
 
 from fathom_study import backends
 from fathom_study.config import BACKENDS, installed_backends, load_config
-from gradients import assert_gradients, first_step
-from param_helpers import oracle_loss, parameters_off_symmetry, trainer_on
+from tests.support.gradients import assert_gradients, first_step
+from tests.support.specs import oracle_loss, parameters_off_symmetry, trainer_on
 
 # The same examples on every run, without a deadline: machines differ, tests must not.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -34,8 +34,11 @@ def pytest_addoption(parser):
     parser.addoption("--alone", action="store_true", help=alone)
 
 
-CONNECT = {"backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch"}
-"""Fixtures that skip a test whose framework is missing."""
+CONNECT = {
+    "backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch", "mlx",
+    "fresh", "untouched",
+}  # fmt: skip
+"""Fixtures that depend on the installed frameworks."""
 DEPEND = {"installed_backends", "run_cell"}
 """Names in test modules that train or that depend on the installed frameworks."""
 
@@ -148,14 +151,14 @@ def both_backends():
 @pytest.fixture
 def backends_here():
     """Installed backends by name, for tests that compare each with the same numbers."""
-    found = {name: connect_to_cpu(name) for name in installed_backends()}
-    return found or pytest.skip("no framework is installed")
+    result = {name: connect_to_cpu(name) for name in installed_backends()}
+    return result or pytest.skip("no framework is installed")
 
 
 @pytest.fixture
 def fathom(capsys):
     """Function that runs a command in this process: (exit status, stdout, lines of stderr)."""
-    from command_helpers import exit_status  # it loads every command
+    from tests.support.commands import exit_status  # it loads every command
 
     def run(*arguments):
         capsys.readouterr()
@@ -181,17 +184,17 @@ def check_first_step(backends_here):
 
     def check(spec, batch, rel=3e-5, floor=1e-6, loss=1e-6, together=()):
         params = parameters_off_symmetry(spec)
-        found = {
+        result = {
             name: first_step(trainer_on(backend, spec, params), spec, batch)
             for name, backend in backends_here.items()
         }
         expected = oracle_loss(spec, params, batch)
-        for name, (measured, _) in found.items():
+        for name, (measured, _) in result.items():
             assert measured["loss"] == pytest.approx(expected, rel=loss), name
-        gradients = {name: of_backend for name, (_, of_backend) in found.items()}
+        gradients = {name: of_backend for name, (_, of_backend) in result.items()}
         of_params = lambda p: oracle_loss(spec, p, batch)  # noqa: E731
         assert_gradients(of_params, params, gradients, rel, floor, together)
-        return found
+        return result
 
     return check
 
@@ -200,7 +203,7 @@ def check_first_step(backends_here):
 def shipped(pytestconfig, default_config):
     """(published data without minimum scales, templates) of the repository."""
     from fathom_study.analysis.claims import load_published  # it loads SciPy
-    from tables_helpers import groundless
+    from tests.support.tables import groundless
 
     report = pytestconfig.rootpath / "report"
     published = load_published(report / "published.yaml", default_config)

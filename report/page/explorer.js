@@ -139,7 +139,7 @@ function specOf(study, metric, view) {
     axis: { format: "~g", titleLimit: 400 },
   };
   const number = (field, title) => ({ field, title, format: ".5~g", type: "quantitative" });
-  const told = {
+  const tooltip = {
     each: [number("y", metric.name), { field: "seed" }],
     band: [number("y", "mean"), number("min", "lowest"), number("max", "highest"), { field: "count", title: "seeds" }],
   }[seeds];
@@ -149,7 +149,7 @@ function specOf(study, metric, view) {
     encoding: {
       ...{ x, y, ...colour, strokeDash: look("dash") },
       ...(seeds === "each" && { detail: { field: "seed" } }),
-      tooltip: [{ field: "label", title: "variant" }, { field: against }, ...told],
+      tooltip: [{ field: "label", title: "variant" }, { field: against }, ...tooltip],
     },
   };
   const range = { x, y: { ...y, field: "min" }, y2: { field: "max" }, ...colour };
@@ -208,8 +208,8 @@ async function draw() {
   shown = { study: name, metric, view, rows, chart: result };
   plot.setAttribute("aria-label", `${metric.label} against ${view.against}`);
   const broken = breakdowns(study, view);
-  const told = new Set([...rows, ...broken].map(({ variant }) => variant));
-  const absent = view.variants.filter((variant) => !told.has(variant));
+  const drawn = new Set([...rows, ...broken].map(({ variant }) => variant));
+  const absent = view.variants.filter((variant) => !drawn.has(variant));
   const notes = broken.map(({ words }) => `✕ ${words}`);
   if (absent.length) notes.push(`Not drawn: ${absent.map((one) => study.variants[one].label).join(", ")}`);
   document.querySelector("#notes").replaceChildren(...notes.map((words) => element("li", words)));

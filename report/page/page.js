@@ -68,14 +68,14 @@ document.addEventListener("click", async (event) => {
   const link = event.target.closest("a[data-row]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  const found = JSON.parse(await packed("rows"))[link.dataset.row];
-  if (!found) return location.assign(link.href);
+  const line = JSON.parse(await packed("rows"))[link.dataset.row];
+  if (!line) return location.assign(link.href);
   const dialog = document.querySelector("#evidence");
-  dialog.querySelector("h2").textContent = found.title;
+  dialog.querySelector("h2").textContent = line.title;
   const file = dialog.querySelector("a");
   file.href = link.href;
   file.textContent = `line ${link.dataset.row.split("#L")[1]} of ${link.getAttribute("href").split("#")[0]}`;
-  const rows = found.rows.map(([name, value]) => {
+  const rows = line.rows.map(([name, value]) => {
     const row = document.createElement("tr");
     row.append(element("th", name, { scope: "row" }), element("td", value));
     return row;

@@ -125,6 +125,16 @@ class Affine:
 
 
 @dataclass(frozen=True)
+class Stacked:
+    """A distribution for each entry of the first axis."""
+
+    of: tuple[Distribution, ...]
+
+    def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return np.stack([one.sample(rng, shape[1:]) for one in self.of])
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A declared parameter: its shape and the distribution of its initial values."""
 
@@ -135,6 +145,10 @@ class Parameter:
     gates, scales and mixing logits are not, and can be exempt from weight decay."""
     parts: int = 1
     """Number of matrices stacked along its rows, such as q, k and v."""
+    rate: float = 1.0
+    """Factor of the learning rate."""
+    decays: bool = True
+    """Whether it has weight decay where all parameters have it."""
 
 
 def draw(parameters: dict[str, Parameter], seed: int) -> dict[str, np.ndarray]:

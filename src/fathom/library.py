@@ -11,16 +11,25 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from fathom import init
 from fathom.connections.connection import Apart, Connection, ConnectionContext, State
+from fathom.connections.plain_start import plain_start
 from fathom.connections.released import of_release
 from fathom.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.operations.ops import Array, Ops
-from fathom.settings import ConfigError, Flag, NonNegative, Positive, Settings, validate
+from fathom.settings import (
+    ConfigError,
+    Flag,
+    NonNegative,
+    Nullable,
+    Positive,
+    Settings,
+    validate,
+)
 
 PREFIX = "connection."
 """Prefix of parameter names in fathom's networks; names in a module lack it."""
@@ -39,9 +48,10 @@ class Sizes(Settings):
     pooled_axes: NonNegative
     has_residual: Flag
     takes_apart: Flag
+    start: Annotated[Literal["plain"] | None, Nullable]
 
 
-def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
+def connection_for(scheme: str | Mapping[str, Any], **sizes: int | str | None) -> Connection:
     """The connection of a named scheme, or of settings. `sizes`: a value per field of `Sizes`.
 
     Raises ConfigError that names the key and the fix.
@@ -53,11 +63,14 @@ def connection_for(scheme: str | Mapping[str, Any], **sizes: int) -> Connection:
         raise ConfigError(
             f"layers: {layers} is not a multiple of per_block, {per_block}; use {fits}"
         )
-    context = checked.model_dump(exclude={"streams", "seed"})
+    sizes = checked.model_dump(exclude={"streams", "seed", "start"})
+    context = ConnectionContext(**sizes, optional_norms=True)
     if isinstance(scheme, Mapping) and "module" in scheme:
         raise ConfigError("connection: your own module is not a scheme; call it directly")
     resolved = resolve(scheme, SCHEMES, checked.streams, "", ["connection"])
-    connection = resolved.at(ConnectionContext(**context, optional_norms=True))
+    if checked.start == "plain":
+        resolved = plain_start(resolved, context)
+    connection = resolved.at(context)
     for name, _ in inspect.getmembers(type(connection), lambda m: isinstance(m, cached_property)):
         getattr(connection, name)  # now: torch.compile cannot trace its lock in Python 3.11
     return connection
@@ -114,6 +127,17 @@ class Verbs:
         return tuple(
             name.removeprefix(PREFIX) for name, one in declared.items() if not one.is_matrix
         )
+
+    def _groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Names of parameters as `params`, with their `lr` and `weight_decay`."""
+        groups: dict[tuple[float, float], list[str]] = {}
+        for name, one in self.connection.parameters().items():
+            decay = weight_decay if one.is_matrix and one.decays else 0.0
+            groups.setdefault((lr * one.rate, decay), []).append(name.removeprefix(PREFIX))
+        return [
+            {"params": names, "lr": rate, "weight_decay": decay}
+            for (rate, decay), names in groups.items()
+        ]
 
     @property
     def reads_normed(self) -> bool:

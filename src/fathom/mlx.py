@@ -14,9 +14,10 @@ from fathom.operations.mlx_ops import MlxOps  # before MLX: it chooses the BLAS 
 import mlx.core as mx
 from mlx import nn
 
+from fathom.attach import place
 from fathom.library import Verbs, connection_for
 
-__all__ = ["ResidualConnection"]
+__all__ = ["ResidualConnection", "attach"]
 
 
 class ResidualConnection(Verbs, nn.Module):
@@ -44,6 +45,7 @@ class ResidualConnection(Verbs, nn.Module):
         pooled_axes: int = 0,
         has_residual: bool = False,
         takes_apart: bool = False,
+        start: str | None = None,
     ) -> None:
         """Arguments and errors: see `fathom.torch.ResidualConnection`."""
         super().__init__()
@@ -57,12 +59,21 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
             takes_apart=takes_apart,
+            start=start,
         )
         initial = self._initial(seed)
         # Not by assignment, which registers lists and mappings as parameters.
         vars(self).update(scheme=scheme, _names=list(initial))
         for name, value in initial.items():
             setattr(self, name, mx.array(value))
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Groups for optimisers of MLX: names as `params`, `lr` and `weight_decay` each.
+
+        Some schemes train parameters at a fraction of `lr`; only matrices decay.
+        `mlx.optimizers.MultiOptimizer` takes an optimiser for each group.
+        """
+        return self._groups(lr, weight_decay)
 
     __call__ = Verbs.through
 
@@ -77,3 +88,31 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _extra_repr(self) -> str:
         return self._sizes()
+
+
+def attach(
+    model: nn.Module,
+    scheme: str | Mapping[str, Any],
+    *,
+    start: str | None = None,
+    streams: int = 4,
+    seed: int = 0,
+) -> ResidualConnection:
+    """Put a connection in place of the residual additions of mlx-lm's Llama or Qwen.
+
+    Otherwise as `fathom.torch.attach`. The model's `save_weights` includes the connection.
+    """
+
+    def connection(layers: int, per_block: int) -> ResidualConnection:
+        return ResidualConnection(
+            scheme,
+            layers,
+            model.args.hidden_size,
+            streams=streams,
+            seed=seed,
+            per_block=per_block,
+            start=start,
+        )
+
+    model.connection = place(model.layers, model.layers[0].children(), connection, "__call__")
+    return model.connection

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
+from fathom.attach import BY_HAND, place
 from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
-__all__ = ["ResidualConnection"]
+__all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
 
 
 class ResidualConnection(Verbs, nn.Module):
@@ -42,6 +45,7 @@ class ResidualConnection(Verbs, nn.Module):
         pooled_axes: int = 0,
         has_residual: bool = False,
         takes_apart: bool = False,
+        start: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -53,7 +57,8 @@ class ResidualConnection(Verbs, nn.Module):
         over which a dynamic connection averages, 2 for images [B, H, W, C]. `has_residual`: whether
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
-        branch(q, k, v) if the connection `reads_apart`.
+        branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
+        equal the plain network; docs/library.md lists the schemes that have them.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
@@ -68,6 +73,7 @@ class ResidualConnection(Verbs, nn.Module):
             pooled_axes=pooled_axes,
             has_residual=has_residual,
             takes_apart=takes_apart,
+            start=start,
         )
         self.scheme, self.seed = scheme, seed
         declared = self.connection.parameters()
@@ -82,6 +88,14 @@ class ResidualConnection(Verbs, nn.Module):
         with torch.no_grad():
             for name, value in self._initial(self.seed).items():
                 fill(self.get_parameter(name), torch.from_numpy(value))
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Groups for an optimiser of `torch.optim`: `params`, `lr` and `weight_decay` each.
+
+        Some schemes train parameters at a fraction of `lr`; only matrices decay.
+        """
+        groups = self._groups(lr, weight_decay)
+        return [{**g, "params": [self.get_parameter(name) for name in g["params"]]} for g in groups]
 
     forward = Verbs.through
 
@@ -104,6 +118,101 @@ class ResidualConnection(Verbs, nn.Module):
 
     def extra_repr(self) -> str:
         return self._sizes()
+
+
+def attach(
+    model: nn.Module,
+    scheme: str | Mapping[str, Any],
+    *,
+    start: str | None = None,
+    streams: int = 4,
+    seed: int = 0,
+) -> ResidualConnection:
+    """Put a connection in place of a decoder's residual additions, in place, and return it.
+
+    `model`: a decoder of transformers. Its connection becomes its module `connection`; names of its
+    other parameters stay. Other arguments: see `ResidualConnection`; with `start="plain"` the model
+    computes what it did before. Raises ValueError for a model that is not known, with the fix.
+    """
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
+    blocks = max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=())
+    if len({type(block) for block in blocks}) != 1:
+        raise ValueError(f"attach finds no blocks of one kind in {type(model).__name__}; {BY_HAND}")
+    if "forward" in vars(blocks[0]):
+        raise ValueError("attach first: another package has replaced the blocks' forward")
+
+    def connection(layers: int, per_block: int) -> ResidualConnection:
+        return ResidualConnection(
+            scheme,
+            layers,
+            model.config.hidden_size,
+            streams=streams,
+            seed=seed,
+            per_block=per_block,
+            start=start,
+            device=next(blocks.parameters()).device,
+        )
+
+    children = [name for name, _ in blocks[0].named_children()]
+    model.connection = place(blocks, children, connection, "forward")
+    model.config.fathom = {"scheme": scheme, "start": start, "streams": streams, "seed": seed}
+    return model.connection
+
+
+def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
+    """Give a model that `from_pretrained` has read from a folder the connection saved there.
+
+    Raises ValueError for a model saved without one, and for a folder without its parameters.
+    """
+    if not (settings := getattr(model.config, "fathom", None)):
+        raise ValueError(f"{folder}: its config names no connection; use attach")
+    c = attach(model, **settings)
+    values = {}
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            names = [name for name in tensors.keys() if name.startswith(PREFIX)]  # noqa: SIM118
+            values |= {name.removeprefix(PREFIX): tensors.get_tensor(name) for name in names}
+    if missing := sorted(c.state_dict().keys() - values.keys()):
+        raise ValueError(f"{folder}: no file *.safetensors in it has {PREFIX}{missing[0]}")
+    c.load_state_dict(values)
+    return c
+
+
+def oracle_vectors(c: ResidualConnection, seed: int = 0) -> dict[str, Tensor]:
+    """Float64 numbers of a pass and its gradient, by name, to test another implementation with.
+
+    c: a connection in float64, whose parameters get N(0, 0.1²) more. x, probe and output [2, 3, C].
+    parameters.*. weights [L, C, C]: function k is tanh(read @ weights[k]), and tanh((q + k - v) @
+    weights[k]) for a read of q, k and v apart. reads.K, outputs.K: input and output of function K,
+    [2, 3, C]; reads apart are [3, 2, 3, C]. With streams: streams [S, 2, 3, C] after the last
+    function, H_res [L, S, S], the mean over positions. gradients.*: of Σ probe · output.
+    """
+    L, C = c.connection.context.layers, c.connection.context.width
+    generator = torch.Generator().manual_seed(seed)
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        for p in c.parameters():
+            p += 0.1 * draw(p.shape)
+    x, weights = draw(2, 3, C).requires_grad_(), (draw(L, C, C) / C**0.5).requires_grad_()
+    found = {"probe": draw(2, 3, C), "x": x, "weights": weights}
+
+    def function(k: int, *inputs: Tensor) -> Tensor:
+        read = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1] - inputs[2]
+        y = torch.tanh(read @ weights[k])
+        found[f"reads.{k}"] = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
+        found[f"outputs.{k}"] = y
+        return y
+
+    state = c.open(x)
+    for k in range(L):
+        state = c.wrap(partial(function, k), k)(state)
+    found |= {"output": c.close(state), **(c.trace(state) or {})}
+    leaves = {"x": x, "weights": weights}
+    leaves |= {f"parameters.{name}": p for name, p in c.named_parameters()}
+    gradients = torch.autograd.grad((found["probe"] * found["output"]).sum(), list(leaves.values()))
+    found |= leaves | {f"gradients.{n}": g for n, g in zip(leaves, gradients, strict=True)}
+    # Copies: reads may be views of one array, which safetensors refuses.
+    return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in found.items()}
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:

@@ -12,8 +12,10 @@ def main() -> None:
     try:
         from fathom_study import preload
 
-        if preload.FOLDER in os.environ and sys.argv[1:2] and sys.argv[1] in preload.DELEGATED:
-            preload.run_job(sys.argv[1:])
+        if preload.FOLDER in os.environ and sys.argv[1:2] == ["job"]:
+            status = preload.run_job(sys.argv[1:])
+            if status is not None:
+                sys.exit(status)
         from fathom_study import cli
     except ModuleNotFoundError as error:  # a core package that `cli` imports
         fail_for_missing(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,14 @@ class Batch:
         flat = {f"inputs.{name}": value for name, value in self.inputs.items()}
         flat |= {"targets": self.targets, "weights": self.weights}
         return {name: asarray(value) for name, value in flat.items() if value is not None}
+
+    def parts(self, size: int) -> Iterator[Batch]:
+        """Batches of up to `size` examples each, in order."""
+        for first in range(0, len(self.targets), size):
+            rows = slice(first, first + size)
+            inputs = {name: value[rows] for name, value in self.inputs.items()}
+            weights = None if self.weights is None else self.weights[rows]
+            yield Batch(inputs, self.targets[rows], weights)
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> Batch:

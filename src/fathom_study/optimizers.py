@@ -76,14 +76,14 @@ def optimizer_config(spec: Spec, parameters: Mapping[str, Parameter]) -> Optimiz
 def _kind(name: str, parameter: Parameter, spec: Spec) -> tuple[str, float, float, int]:
     """(rule, learning rate, decay, parts) of one parameter."""
     optimizer, muon = spec.optimizer, spec.optimizer.muon
-    decays = optimizer.decay == "all" or parameter.is_matrix
+    decays = parameter.decays and (optimizer.decay == "all" or parameter.is_matrix)
     decay = optimizer.weight_decay if decays else 0.0
     if muon is None:
-        return "adamw", optimizer.lr, decay, 1
+        return "adamw", optimizer.lr * parameter.rate, decay, 1
     # One matrix per layer, stacked over layers: three axes.
     if name.startswith(("block.", "connection.")) and len(parameter.shape) == 3:
-        return "muon", muon.lr, 0.0, parameter.parts
-    lr = muon.head_lr if name.startswith("head.") else optimizer.lr
+        return "muon", muon.lr * parameter.rate, 0.0, parameter.parts
+    lr = parameter.rate * (muon.head_lr if name.startswith("head.") else optimizer.lr)
     return "adamw", lr * math.sqrt(muon.reference_width / spec.model.width), decay, 1
 
 

@@ -116,6 +116,13 @@ class Cell:
         return self.path()
 
 
+class Initial(Settings):
+    """Parameters to start from: those of a trained run, other than the connection's."""
+
+    weights: Text = Field(description="a run's file weights.safetensors")
+    digest: Text = Field(description="hash of the file")
+
+
 class Spec(Settings):
     """All settings that a run depends on; equal specs mean equal computations.
 
@@ -139,6 +146,8 @@ class Spec(Settings):
     optimizer: Optimizer
     weights: Flag = False
     leave_out_blocks: Flag = Field(False, exclude_if=not_)
+    initial: Initial | None = Field(None, exclude_if=not_)
+    """None: the recipe's initial numbers."""
 
     @property
     def cell(self) -> Cell:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from single_node import PROGRAM, missing_programs
+
+from tests.cluster.single_node import PROGRAM, missing_programs
 
 
 @dataclass
@@ -25,8 +26,8 @@ class Cluster:
 
     def submitted(self):
         """Fields of every job, also of ended ones, in the order of submission."""
-        found = self.ask("scontrol", "show", "jobs", "--oneliner")
-        jobs = (line.split() for line in found.splitlines() if line.startswith("JobId="))
+        result = self.ask("scontrol", "show", "jobs", "--oneliner")
+        jobs = (line.split() for line in result.splitlines() if line.startswith("JobId="))
         return [dict(word.partition("=")[::2] for word in words) for words in jobs]
 
 

@@ -63,10 +63,10 @@ PartitionName=other Nodes={host} MaxTime=INFINITE State=UP
 
 def missing_programs() -> list[str]:
     """Programs of Slurm and munge that are not installed."""
-    return [name for name in NEEDED if not found(name)]
+    return [name for name in NEEDED if not path_of(name)]
 
 
-def found(name: str) -> str | None:
+def path_of(name: str) -> str | None:
     """The path of a program; daemons lie in folders outside the PATH of some users."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
@@ -94,7 +94,7 @@ def start(folder: Path) -> list[subprocess.Popen]:
     key.write_bytes(secrets.token_bytes(128))
     # Snakemake hides SLURM_CONF, like all SLURM variables, from the srun in its jobs.
     srun = folder / "srun"
-    srun.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {found("srun")} "$@"\n')
+    srun.write_text(f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {path_of("srun")} "$@"\n')
     srun.chmod(0o755)
     files = {"key": "key", "log": "log", "pid": "pid", "seed": "seed"}
     options = [f"--{name}-file={folder}/munge.{end}" for name, end in files.items()]
@@ -108,7 +108,7 @@ def daemon(folder: Path, name: str, *options: str) -> subprocess.Popen:
     """Start a daemon in the foreground, so that the returned process is its own."""
     with (folder / f"{name}.out").open("wb") as out:
         return subprocess.Popen(
-            [found(name), *options], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            [path_of(name), *options], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
 
 

@@ -15,15 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from single_node import working_in
 
-from command_helpers import wait_until
 from fathom_study.config import installed_backends
-from grid_helpers import copy_project, only
-from run_helpers import read_csv, read_manifest, without_times
+from tests.cluster.single_node import working_in
+from tests.support.commands import wait_until
+from tests.support.project import copy_project, only
+from tests.support.runs import read_csv, read_manifest, without_times
 
 pytestmark = [
-    pytest.mark.cluster,
     pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed"),
     pytest.mark.skipif(
         find_spec("snakemake_executor_plugin_slurm") is None,
@@ -185,9 +184,9 @@ def files_of(workflow):
     used; so are verdicts, since they name a manifest by its hash.
     """
     patterns = ("*.md", "studies/*.md", "tables/*.csv*", "tables/studies/*/*", "runs/*/*/*/*/*/*")
-    found = [file for pattern in patterns for file in workflow.results.glob(pattern)]
+    result = [file for pattern in patterns for file in workflow.results.glob(pattern)]
     left_out = ("manifest.json", "verdict.json")
-    return sorted(str(f.relative_to(workflow.results)) for f in found if f.name not in left_out)
+    return sorted(str(f.relative_to(workflow.results)) for f in result if f.name not in left_out)
 
 
 def content(file):

@@ -5,13 +5,12 @@ import shutil
 import subprocess
 
 import pytest
-from fault_helpers import quickest_backend, tiny_project
 
 from fathom_study.config import installed_backends
-from run_helpers import ARRIVED
+from tests.faults.projects import quickest_backend, tiny_project
+from tests.support.runs import ARRIVED
 
 pytestmark = [
-    pytest.mark.faults,
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 
@@ -117,13 +116,6 @@ def test_training_that_fills_the_disk_reports_it_and_spoils_nothing(trained, dis
     assert trained.numbers(second) == in_pieces
 
 
-def test_a_bundle_that_does_not_fit_leaves_no_bundle(trained, disk):
-    fill(disk, 4 * KIB)
-    run_on_full_disk(trained, "bundle", "create", "-o", str(disk / "b.tar.xz"))
-    assert not (disk / "b.tar.xz").exists()
-    assert half_written(disk) == []
-
-
 def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
     bundle = str(tmp_path / "b.tar.xz")
     assert trained.run_forked("-m", "fathom_study", "bundle", "create", "-o", bundle)[0] == 0
@@ -135,13 +127,3 @@ def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
 
     (disk / "ballast").unlink()
     assert trained.run_forked("-m", "fathom_study", "bundle", "import", bundle)[0] == 0
-
-
-def test_tables_that_do_not_fit_leave_the_old_ones(trained, disk):
-    trained.train_all()
-    assert trained.run_forked("-m", "fathom_study", "tables")[0] == 0
-    before = contents(trained.results / "tables")
-    fill(disk, 0)
-    run_on_full_disk(trained, "tables")
-    assert contents(trained.results / "tables") == before
-    assert half_written(disk) == []

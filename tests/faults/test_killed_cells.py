@@ -6,12 +6,10 @@ import signal
 import subprocess
 
 import pytest
-from fault_helpers import quickest_backend, the_cell, tiny_project
 
-from command_helpers import wait_until
-from run_helpers import ARRIVED
-
-pytestmark = pytest.mark.faults
+from tests.faults.projects import quickest_backend, the_cell, tiny_project
+from tests.support.commands import wait_until
+from tests.support.runs import ARRIVED
 
 
 def assert_same_numbers(project, other):
@@ -97,10 +95,10 @@ def both(tmp_path):
 
 
 def workers_of(process):
-    found = subprocess.run(
+    done = subprocess.run(
         ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, check=False
     )
-    return [int(line) for line in found.stdout.split()]
+    return [int(line) for line in done.stdout.split()]
 
 
 def is_running(pid):

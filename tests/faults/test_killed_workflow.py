@@ -12,13 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_helpers import kill, whole_project
 
-from command_helpers import wait_until
 from fathom_study.config import installed_backends
+from tests.faults.projects import kill, whole_project
+from tests.support.commands import wait_until
 
 pytestmark = [
-    pytest.mark.faults,
     pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
 ]
 

@@ -1,6 +1,7 @@
 """A copy of the project in which the real Snakemake runs the real rules on a tiny grid."""
 
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from command_helpers import finished as ended
-from command_helpers import server
-from grid_helpers import copy_project, only
+from tests.support.commands import finished as ended
+from tests.support.commands import server
+from tests.support.project import copy_project, only
 
 SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
 # Smaller still than the preset: 10 cells of two studies.
@@ -25,6 +26,15 @@ def own_lines(result):
     assert "Traceback" not in result.stderr
     lines = (result.stdout + result.stderr).splitlines()
     return [line for line in lines if line.startswith("fathom:")]
+
+
+TARGETS = {"everything", "all", "tables", "figures", "cell_figures", "report", "data"}
+
+
+def jobs_in(log):
+    """(rule, name) of every job in Snakemake's log that makes something."""
+    jobs = re.findall(r"^Job [0-9]+: (\S+) ?(.*)$", log, re.M)
+    return [(rule, name) for rule, name in jobs if rule not in TARGETS and "-" not in rule]
 
 
 @dataclass
@@ -47,18 +57,8 @@ class Workflow:
         return result
 
     def planned(self, *arguments):
-        """(rule, first output without the results folder) of every job that a dry-run lists."""
-        text = self.smoke("-n", "--printshellcmds", *arguments).stdout
-        jobs, rule = [], None
-        for line in text.splitlines():
-            words = line.split()
-            if line.startswith(("rule ", "localrule ", "checkpoint ")):
-                rule = words[1].rstrip(":")
-            elif rule and words[:1] == ["output:"]:
-                first = words[1].rstrip(",").removeprefix("results/smoke/")
-                jobs.append((rule, first))
-                rule = None
-        return sorted(jobs)
+        """(rule, name) of every job that a dry-run lists."""
+        return sorted(jobs_in(self.smoke("-n", *arguments).stdout))
 
     def edit(self, file, old, new):
         path = self.folder / file

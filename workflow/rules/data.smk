@@ -13,6 +13,8 @@ rule fetch:
         "../../envs/report.yaml"
     params:
         unavailable=lambda w, output: datasets.folder_of(w.dataset, DATA) / datasets.UNAVAILABLE,
+    message:
+        "fetch {wildcards.dataset}"
     shell:
         'fathom fetch {wildcards.dataset:q} --data "$FATHOM_DATA" --record {params.unavailable:q}'
         " 2> {log:q}"
@@ -21,3 +23,5 @@ rule fetch:
 rule data:
     input:
         [ancient(DATA_READY.format(dataset=name)) for name in PLAN.datasets],
+    message:
+        "data"

@@ -3,7 +3,7 @@
 # The declarations in src/fathom_study/report/figures define the figures of each study.
 
 # A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
-for name, figures in PLAN.figures.items():
+for name, figures in FIGURES.items():
 
     rule:
         name:
@@ -27,9 +27,11 @@ for name, figures in PLAN.figures.items():
         params:
             study=name,
             captions={f.label: f.caption for f in figures},
-            code_hash=hash_for(PLAN.drawing_code, figures),
+            code_hash=hash_for(PLAN.code_hash, *drawing_modules(figures)),
             tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
+        message:
+            f"figures_{name.replace('-', '_')} {{wildcards.platform}}"
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
             " --platform {wildcards.platform:q} --tables {params.tables:q} --out {params.folder:q}"
@@ -49,9 +51,11 @@ rule overview_figures:
         "../../envs/report.yaml"
     params:
         captions={f.label: f.caption for f in OVERVIEW},
-        code_hash=hash_for(PLAN.drawing_code, OVERVIEW),
+        code_hash=hash_for(PLAN.code_hash, *drawing_modules(OVERVIEW)),
         tables=lambda w, input: str(Path(input.tables[0]).parent),
         folder=subpath(output[0], parent=True),
+    message:
+        "overview_figures"
     shell:
         "fathom overview-figures --config {input.config:q} --tables {params.tables:q}"
         " --out {params.folder:q} 2> {log:q}"
@@ -68,17 +72,20 @@ rule cell_figure:
     conda:
         "../../envs/report.yaml"
     params:
-        code_hash=hash_for(PLAN.drawing_code, CELL_FIGURES),
+        code_hash=hash_for(PLAN.code_hash, *drawing_modules(CELL_FIGURES)),
         run=subpath(input.metrics, parent=True),
         folder=subpath(output[0], parent=True),
+    message:
+        f"cell_figure {CELL_NAME}"
     shell:
         "fathom cell-figures {params.run:q} --out {params.folder:q} 2> {log:q}"
 
 
 rule figures:
     input:
-        figures_here,
-        replayed_figures,
+        figures_wanted,
+    message:
+        "figures"
 
 
 rule cell_figures:
@@ -88,3 +95,5 @@ rule cell_figures:
             for cell in PLAN.cells
             for file in figure_files(f"{STORE}/figures/cells/{cell.path()}", CELL_FIGURES)
         ],
+    message:
+        "cell_figures"

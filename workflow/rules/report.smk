@@ -2,28 +2,13 @@
 #
 # Each template NAME.SUFFIX.j2 makes a report, and studies/STUDY.SUFFIX.j2 one for each study.
 
-folder_of_templates = lambda w, input: str(Path(input.templates[0]).parent)
-shown_in_report = functools.partial(report, category="Reports", caption="../report/report.rst")
-TEMPLATES, WORDS, ANSWERS = (
-    files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
-)
-DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
-REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
-PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
-for files in [] if START.conda else [PAGE, PAPER]:
-    if why := reports.why_left_out(Path(files[0]).name):
-        warn(why)
-        files.clear()
-KEPT = reports.kept_tables(CONFIG)
-
 
 rule reports:
     input:
         TABLES,
         TIMES,
         STEP_TIMES,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         KEPT,
         REFUSED,
         config=f"{RESULTS}/config.json",
@@ -38,8 +23,10 @@ rule reports:
         "../../envs/report.yaml"
     params:
         command=lambda w: "report",  # lint takes a constant for a prefix of input.templates
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.render"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.render"),
         templates=folder_of_templates,
+    message:
+        "reports"
     shell:
         "fathom {params.command:q} --config {input.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2> {log:q}"
@@ -48,8 +35,7 @@ rule reports:
 use rule reports as page with:
     input:
         REPORTS,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         tables=[*TABLES, *TIMES],
@@ -63,15 +49,16 @@ use rule reports as page with:
         f"{RESULTS}/logs/page.log",
     params:
         command="page",
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.page"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.page"),
         templates=folder_of_templates,
+    message:
+        "page"
 
 
 use rule reports as paper with:
     input:
         TABLES,
-        figures_here,
-        replayed_figures,
+        figures_wanted,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=files_in("report/paper", "*.typ*"),
@@ -82,17 +69,21 @@ use rule reports as paper with:
         f"{RESULTS}/logs/paper.log",
     params:
         command="paper",
-        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.paper"),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.report.pages.paper"),
         templates=folder_of_templates,
+    message:
+        "paper"
 
 
 rule report:
     input:
         REPORTS,
+    message:
+        "report"
 
 
 # One target per study.
-for name in PLAN.figures:
+for name in PLAN.studies:
 
     rule:
         name:
@@ -100,6 +91,8 @@ for name in PLAN.figures:
         input:
             PLAN.run_files(cell for cell in PLAN.cells if cell.study == name),
             functools.partial(report_of, name),
+        message:
+            name
 
 
 # Checks files and makes none, so it runs whenever it is requested.
@@ -113,8 +106,10 @@ rule verify:
     conda:
         "../../envs/report.yaml"
     params:
-        config=START.options(CONFIG),
+        config=OPTIONS,
         templates=folder_of_templates,
+    message:
+        "verify"
     shell:
         "fathom verify {params.config:q} --published {input.published:q}"
         " --templates {params.templates:q} 2>&1 | tee {log:q}"

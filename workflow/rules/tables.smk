@@ -1,21 +1,5 @@
 # Config → config.json, which tables and reports read. Runs → CSVs.
 
-from fathom_study.analysis.tables import BY_STUDY
-
-RUN_TABLES = csvs(
-    *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
-    *("worth", "sizes", "stability", "trajectories", "variance", "variance_summary"),
-)
-VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
-# Tables of each study alone, for its figures: a run changes no figure of another study.
-STUDIES = [f"{RESULTS}/tables/studies/{study}" for study in PLAN.figures]
-STEPS = [f"{folder}/steps.csv.gz" for folder in STUDIES]
-# Times have separate tables: files without times are not remade if only times have changed.
-TIMES = csvs("times", "times_summary")
-TABLES = [*RUN_TABLES, *VERDICTS, *STEPS]
-
-PUBLISHED = files_in("report", "published.yaml")[0]
-
 
 # The content decides, even of a file from git: Snakemake needs no record of it.
 rule resolve:
@@ -30,6 +14,8 @@ rule resolve:
         "../../envs/report.yaml"
     params:
         config=or_exit(write_resolved, CONFIG),
+    message:
+        "resolve"
     shell:
         "{{ cp {params.config:q} {output.config:q}.new"
         " && mv {output.config:q}.new {output.config:q}; }} 2> {log:q}"
@@ -41,8 +27,6 @@ checkpoint run_tables:
         config=f"{RESULTS}/config.json",
         # Snakemake hashes all inputs again for every output: a manifest stands for four files.
         runs=lambda w: PLAN.manifest_files(wanted()[0]),
-        replays=REPLAYS,
-        started=started_if_any_waits(PLAN.imported),
         refused=REFUSED,
         step_times=STEP_TIMES,
     output:
@@ -56,10 +40,12 @@ checkpoint run_tables:
     conda:
         "../../envs/report.yaml"
     params:
-        imported=PLAN.imported_key,  # in place of their files, for the same reason
+        imported=PLAN.imported_key,  # their files and replays, for the same reason
         code_hash=hash_for(
             PLAN.code_hash, "fathom_study.analysis.run_tables", "fathom_study.analysis.derived"
         ),
+    message:
+        "run_tables"
     shell:
         "fathom tables --config {input.config:q} 2> {log:q}"
 
@@ -82,6 +68,8 @@ checkpoint claims:
         "../../envs/report.yaml"
     params:
         code_hash=hash_for(code_hash, "fathom_study.analysis.claims"),
+    message:
+        "claims"
     shell:
         "fathom claims --config {input.config:q} --published {input.published:q} 2> {log:q}"
 
@@ -90,3 +78,5 @@ rule tables:
     input:
         rules.run_tables.output,
         rules.claims.output,
+    message:
+        "tables"

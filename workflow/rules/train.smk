@@ -4,16 +4,6 @@
 # for `fathom status`; parameters and file times do not.
 
 
-CELL = "{study}/{depth}L/{variant}/{backend}/seed{seed}"
-RUN = f"{STORE}/runs/{CELL}"
-CELL_LOG = "{study}/{depth}L-{variant}-{backend}-seed{seed}"
-
-# On a cluster, cells of at most SHORT minutes share jobs; its profile sets the number of cells.
-# Their time limits add up, and if a job ends early all its cells are trained again.
-SHORT = 10
-SHARED_JOBS = "cells" if START.is_remote and CONFIG.compute.runtime <= SHORT else None
-
-
 rule train:
     input:
         inputs_of_training,
@@ -42,6 +32,8 @@ rule train:
         # Snakemake records no value of a function of the output: STARTED decides.
         spec=lambda w, output: PLAN.spec(cell_of(w)).json(),
         folder=subpath(output.manifest, parent=True),
+    message:
+        f"train {CELL_NAME}"
     shell:
         "fathom job {params.spec:q} --out {params.folder:q}"
         ' --compute "$FATHOM_COMPUTE" 2> {log:q}'

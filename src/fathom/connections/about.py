@@ -29,6 +29,7 @@ _SIGMOID = "H_pre = σ(A), H_post = 2σ(A), H_res = "
 _OF_X = "; A = α·(φ x̄) + b"
 _MHC = f"{_SIGMOID}Sinkhorn(exp(A)){_OF_X}"
 _KERNELS = f"H_pre = σ(A) + 1e-6, H_post = 2σ(A), H_res = Sinkhorn(softmax(A) + ε){_OF_X}"
+_RACE = "modded-nanogpt, change {}"
 _READ = "read = Σ_i a_i v_i, a = softmax_i(w·(g ∘ r(v_i)))"
 _READ_OUT = "the output is read with an H_pre of its own"
 
@@ -214,6 +215,71 @@ ABOUT: Registry[About] = Registry(
             "x of two parts x_s [C/2]: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s, H_pre "
             "is 2 × 2; A = α·tanh(φ x̄_s) + b",
             starts_plain=True,
+        ),
+        "resid_growth": About(_RACE.format("159"), "x ← r x + f(x), r = √1.1 at first"),
+        "orthogonal": About(
+            "Orthogonal Residual Update, arXiv 2505.11881",
+            "x ← x + f − (f·x / x·x) x, f = f(x)",
+        ),
+        "gru_gate": About(
+            "GTrXL, arXiv 1910.06764, as in x-transformers",
+            "x ← (1 − z) ∘ n + z ∘ x = GRUCell(f(x), x)",
+        ),
+        "review": About(
+            "Review Residuals, arXiv 2606.31859",
+            "x ← x + σ(W [r(x), r(f)] + b) ∘ f, W = b = 0 at first",
+        ),
+        "deep_delta": About(
+            "Deep Delta Learning, arXiv 2601.00417, its code for d_v = 1",
+            "x ← x + β (2 − k·x) k, k = f(x)/‖f(x)‖, β = 2σ(w·r(x) + b)",
+        ),
+        "prores": About(
+            "ProRes, arXiv 2603.05369",
+            "x ← x + α f(x); α of block b of B rises from 0 to 1 in the first 0.12 (b + 1)/B of "
+            "training",
+            starts_plain=True,
+        ),
+        "x0_lambda": About(
+            "nanochat",
+            "before block b: x ← r_b x + λ_b x_0; r learns at a hundredth of the rate",
+            starts_plain=True,
+        ),
+        "unet": About(
+            "modded-nanogpt, record 11",
+            "in the second half, before block b: x ← x + w_b X_{B−b}, w = 1 at first",
+        ),
+        "unet_concatenated": About(
+            "U-net skips of x-transformers",
+            "in the second half, before block b: x ← W_b [X_{B−1−b}, x]",
+        ),
+        "one_skip": About(
+            _RACE.format("159 and 186"),
+            "before block 6B/11: x ← x + σ(g) X_{4B/11}, g = −1.5 at first",
+        ),
+        "backout": About(_RACE.format("140"), "at the end: x ← x − λ X_{3B/4}, λ = 0.5 at first"),
+        "late_read": About(
+            _RACE.format("241"),
+            "attention of the last 3B/11 blocks reads X_{8B/11}; at the end x ← x − λ X_{8B/11}",
+        ),
+        "two_lanes": About(
+            _RACE.format("230"),
+            "from block 7B/11 on, attention reads lane 0 and MLP lane 1: x_s ← r x_s + w_s f(x_t); "
+            "the output is their mean",
+        ),
+        "muddformer_last": About(
+            _RACE.format("259"),
+            "as muddformer, for the input of the last block and the output alone",
+            starts_plain=True,
+        ),
+        "gmr_cyclic": About(
+            "GatedMultiResidual of x-transformers",
+            "as qwen4_exp, with a = σ(α U h + u) and weights 2σ(α W h + v), h = silu(D x̃/S); at "
+            "first u is 1 for stream l mod S",
+        ),
+        "attn_res_state": About(
+            "AttentionResidual of x-transformers",
+            "x ← x + f(Σ_i p_i X_i) over streams so far, p = softmax_i(q·(g ∘ r(X_i))/√C), "
+            "q = a ∘ r(x + U D (b ∘ r(x)))",
         ),
     }
 )

@@ -18,7 +18,7 @@ from fathom.connections.connection import (
 )
 from fathom.connections.depth_attention import refuse_without_attention
 from fathom.init import Constant, Normal, OneStream, Parameter
-from fathom.settings import Flag, Number, Positive, Settings
+from fathom.settings import Flag, Nullable, Number, Positive, Settings
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops
@@ -37,6 +37,12 @@ class Dense(Settings):
         False,
         description="whether a block's attention reads q, k and v with weights of their own, "
         "beside those of the residual",
+    )
+    last: Annotated[Positive | None, Nullable] = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="n: only the last n sums, the output among them; other blocks read the stream. "
+        "null: all",
     )
     multiple: Positive = Field(
         64, description="dynamic: rows of V are a multiple of it, above the number of weights"
@@ -80,6 +86,12 @@ class DenseConnection(Connection):
     def blocks(self) -> int:
         return self.context.layers // self.context.per_block
 
+    @cached_property
+    def sums(self) -> range:
+        """Each i of which the weighted sum of X_0 … X_i is taken."""
+        last = self.settings.last
+        return range(1 if last is None else max(1, self.blocks + 1 - last), self.blocks + 1)
+
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> DenseState:
@@ -95,8 +107,8 @@ class DenseConnection(Connection):
         block, within = divmod(k + 1, self.context.per_block)
         if within:
             return state
-        outputs = (*state.outputs, x)
-        return self.summed(ops, state._replace(outputs=outputs), block)
+        state = state._replace(outputs=(*state.outputs, x))
+        return self.summed(ops, state, block) if block in self.sums else state
 
     def close(self, ops: Ops, state: DenseState) -> Array:
         return state.x
@@ -112,7 +124,7 @@ class StaticDense(DenseConnection):
     def parameters(self) -> dict[str, Parameter]:
         return {
             f"connection.weights_{i}": Parameter((1, i + 1), OneStream(1.0, 0.0, i))
-            for i in range(1, self.blocks + 1)
+            for i in self.sums
         }
 
     def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
@@ -124,6 +136,9 @@ class StaticDense(DenseConnection):
         """`weights` [L, L + 1], zero where there is no output yet."""
         L, rows = self.blocks, []
         for i in range(1, L + 1):
+            if i not in self.sums:
+                rows.append(ops.constant(np.eye(L + 1)[i]))
+                continue
             row = params[f"connection.weights_{i}"][0]
             rows.append(ops.concatenate([row, ops.constant(np.zeros(L - i))], axis=0))
         return {"weights": ops.stack(rows)}
@@ -136,7 +151,8 @@ class DynamicDense(DenseConnection):
     """Weights are computed for each token from the last output."""
 
     def reads_apart(self, k: int) -> bool:
-        return self.settings.apart and k > 0 and k % self.context.per_block == 0
+        block, within = divmod(k, self.context.per_block)
+        return self.settings.apart and within == 0 and block in self.sums
 
     def reads(self, i: int) -> int:
         """Number of weighted sums after block i: of the residual, and of q, k and v."""
@@ -144,7 +160,7 @@ class DynamicDense(DenseConnection):
 
     def parameters(self) -> dict[str, Parameter]:
         s, C, parameters = self.settings, self.context.width, {}
-        for i in range(1, self.blocks + 1):
+        for i in self.sums:
             shape = (self.reads(i), i + 1)
             count = math.prod(shape)
             rows = count * (s.expand_last if i == self.blocks else 1)

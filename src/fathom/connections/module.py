@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -336,18 +337,38 @@ class ModuleConnection(Connection):
         names = getattr(self.template, "no_decay", ())
         if not isinstance(names, (list, tuple, set, frozenset)):
             raise ConfigError(f"{self.settings.module}: no_decay: must be a list of names")
+        self._refuse_unknown("no_decay", names)
+        return tuple(names)
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Factors of the learning rate in the module's `rates`. Raises ConfigError."""
+        rates = getattr(self.template, "rates", {})
+        numbers = rates.values() if isinstance(rates, Mapping) else [None]
+        if not all(isinstance(r, int | float) and 0 <= r < math.inf for r in numbers):
+            raise ConfigError(
+                f"{self.settings.module}: rates: must be a dict of factors by name, 0 or more each"
+            )
+        self._refuse_unknown("rates", rates)
+        return {name: float(rate) for name, rate in rates.items()}
+
+    def _refuse_unknown(self, key: str, names: Iterable[str]) -> None:
+        """Raise ConfigError if the module has no parameter of one of the names."""
         known = dict(self.template.named_parameters())
         for name in names:
             if name not in known:
-                hint = did_you_mean(name, known)
-                raise ConfigError(f"{self.settings.module}: no_decay: no parameter {name}{hint}")
-        return tuple(names)
+                hint = did_you_mean(str(name), known)
+                raise ConfigError(f"{self.settings.module}: {key}: no parameter {name}{hint}")
 
     def parameters(self) -> dict[str, Parameter]:
-        exempt = self.exempt
+        exempt, rates = self.exempt, self.rates
         return {
             f"connection.{name}": Parameter(
-                tuple(p.shape), Drawn(self, name), is_matrix=p.ndim > 1 and name not in exempt
+                tuple(p.shape),
+                Drawn(self, name),
+                is_matrix=p.ndim > 1 and name not in exempt,
+                rate=rates.get(name, 1.0),
+                decays=name not in exempt,
             )
             for name, p in self.template.named_parameters()
             if p.requires_grad

@@ -15,9 +15,13 @@ from fathom.connections.dense import Dense
 from fathom.connections.depth_attention import DepthAttention
 from fathom.connections.frac import Frac
 from fathom.connections.gated import Gated
+from fathom.connections.gated_multi import GatedMulti
 from fathom.connections.module import TorchModule
+from fathom.connections.one_stream import OneStream
 from fathom.connections.plain import Plain
+from fathom.connections.rules import RULES
 from fathom.connections.scaled import Scaled
+from fathom.connections.state_attention import StateAttention
 from fathom.connections.streams import Streams
 from fathom.settings import (
     ConfigError,
@@ -40,13 +44,28 @@ KINDS = Registry(
         "depth_attention": DepthAttention,
         "dense": Dense,
         "frac": Frac,
+        "one_stream": OneStream,
+        "gated_multi": GatedMulti,
+        "state_attention": StateAttention,
         "module": TorchModule,
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
 
 Scheme = (
-    Plain | Streams | Causal | Gated | AltUp | Scaled | DepthAttention | Dense | Frac | TorchModule
+    Plain
+    | Streams
+    | Causal
+    | Gated
+    | AltUp
+    | Scaled
+    | DepthAttention
+    | Dense
+    | Frac
+    | OneStream
+    | GatedMulti
+    | StateAttention
+    | TorchModule
 )
 
 # Initial logits of the image study: 5 for the first stream, and for the others:
@@ -270,6 +289,10 @@ SCHEMES: Registry[Mapping[str, Any]] = Registry(
         "dory": {"kind": "scaled", "scale": "interpolated", "norm": "sphere"},
         "laurel": {"kind": "scaled", "scale": "laurel"},
         "frac": {"kind": "frac"},
+        **{name: {"kind": "one_stream", "rule": name} for name in RULES},
+        "muddformer_last": {"kind": "dense", "weights": "dynamic", "apart": True, "last": 2},
+        "gmr_cyclic": {"kind": "gated_multi"},
+        "attn_res_state": {"kind": "state_attention"},
     }
 )
 """Settings of schemes by name, for any network."""

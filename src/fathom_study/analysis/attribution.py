@@ -5,24 +5,14 @@ Definitions: docs/definitions.md, "Attribution".
 
 from __future__ import annotations
 
-import itertools
 import math
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.statistics import is_ratio, t_interval
-from fathom_study.analysis.tables import (
-    CELL,
-    GROUP,
-    counted,
-    read_losses,
-    read_table,
-    save_tables,
-    select,
-)
+from fathom_study.analysis.tables import CELL, GROUP, platform_pairs, select
 from fathom_study.config import Config
 from fathom_study.metrics.runs import tail_mean
 from fathom_study.spec import Cell
@@ -46,21 +36,6 @@ differ between processors."""
 Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 
 
-def write_attribution(config: Config, folder: Path) -> None:
-    """Write trajectories.csv, variance.csv and variance_summary.csv beside the other tables."""
-    cells = counted(read_table(folder / "cells.csv"))
-    platforms = cells.groupby("study")["platform"].nunique()
-    several = [study for study in config.studies if platforms.get(study, 0) > 1]
-    steps = read_losses(folder, several)
-    variance = variance_table(config, steps)
-    tables = {
-        "trajectories.csv": trajectories_table(cells, steps),
-        "variance.csv": variance,
-        "variance_summary.csv": variance_summary(variance),
-    }
-    save_tables(tables, folder)
-
-
 def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """A row per study × depth × variant and pair of platforms: differences of losses and scores.
 
@@ -73,23 +48,17 @@ def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
     """
     rows = []
     runs = {key: group.set_index("seed") for key, group in cells.groupby(GROUP)}
-    for cell, group in steps.groupby(CELL, sort=False):
-        for a, b in itertools.combinations(group["platform"].unique(), 2):
-            left, right = (_losses(group[group["platform"] == side]) for side in (a, b))
-            difference = _difference(*left.align(right, "inner", axis=1), relative=True)
-            apart = difference > APART
-            first = apart.idxmax()[apart.any()]
-            rows.append(
-                {
-                    **dict(zip(CELL, cell, strict=True)),
-                    "platform_a": a,
-                    "platform_b": b,
-                    "seeds": difference.shape[1],
-                    "first_step_apart": int(first.min()) if len(first) else None,
-                    "largest_difference": float(difference.max().max()),
-                    **_compare_scores(runs[*cell, a], runs[*cell, b]),
-                }
-            )
+    for row, *sides in platform_pairs(steps):
+        left, right = map(_losses, sides)
+        difference = _difference(*left.align(right, "inner", axis=1), relative=True)
+        apart = difference > APART
+        first = apart.idxmax()[apart.any()]
+        row["seeds"] = difference.shape[1]
+        row["first_step_apart"] = int(first.min()) if len(first) else None
+        row["largest_difference"] = float(difference.max().max())
+        cell = [row[name] for name in CELL]
+        of_platforms = (runs[*cell, row[side]] for side in ("platform_a", "platform_b"))
+        rows.append(row | _compare_scores(*of_platforms))
     columns = [*CELL, "platform_a", "platform_b", "seeds"]
     columns += ["first_step_apart", "largest_difference", "final_difference", "seed_spread"]
     table = pd.DataFrame(rows, columns=columns)

@@ -1,26 +1,42 @@
-"""Write the tables derived from cells.csv and from steps, in the order of their dependencies."""
+"""The tables derived from cells.csv and from steps, in the order of their dependencies."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from fathom_study.analysis.attribution import write_attribution
-from fathom_study.analysis.effective_depth import write_effective_depth
-from fathom_study.analysis.effects import write_effects
-from fathom_study.analysis.scale import write_sizes
-from fathom_study.analysis.stability import write_stability
-from fathom_study.analysis.worth import write_worth
+import pandas as pd
+
+from fathom_study.analysis.attribution import trajectories_table, variance_summary, variance_table
+from fathom_study.analysis.effective_depth import effective_depth_table
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.scale import sizes_table
+from fathom_study.analysis.stability import stability_table
+from fathom_study.analysis.tables import counted, read_losses, read_table, save_tables
+from fathom_study.analysis.worth import worth_table
 from fathom_study.config import Config
 
 
 def write_derived(config: Config, folder: Path) -> None:
-    """Write the derived tables into the folder of cells.csv; each reads only earlier tables."""
-    for write in (
-        write_attribution,
-        write_effects,
-        write_effective_depth,
-        write_worth,
-        write_sizes,
-        write_stability,
-    ):
-        write(config, folder)
+    """Write the derived tables into the folder of cells.csv."""
+
+    def saved(name: str, table: pd.DataFrame) -> pd.DataFrame:
+        """The table as its file has it, with rounded numbers."""
+        save_tables({name: table}, folder, config.studies)
+        return read_table(folder / name)
+
+    cells = read_table(folder / "cells.csv")
+    of_runs = counted(cells)
+    platforms = of_runs.groupby("study")["platform"].nunique()
+    several = [study for study in config.studies if platforms.get(study, 0) > 1]
+    losses = read_losses(folder, several)
+    variance = variance_table(config, losses)
+    saved("trajectories.csv", trajectories_table(of_runs, losses))
+    saved("variance.csv", variance)
+    saved("variance_summary.csv", variance_summary(variance))
+
+    effects = saved("effects.csv", effects_table(config, cells))
+    depths = saved("effective_depth.csv", effective_depth_table(config, cells))
+    worth = saved("worth.csv", worth_table(config, cells, effects, depths))
+    saved("sizes.csv", sizes_table(config, cells, worth))
+    tried = [name for name, study in config.studies.items() if study.rate_families]
+    saved("stability.csv", stability_table(config, cells, read_losses(folder, tried)))

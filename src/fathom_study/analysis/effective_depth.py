@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import gt, le, lt
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -22,7 +21,7 @@ from fathom_study.analysis.statistics import (
     is_ratio,
     t_interval,
 )
-from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom_study.analysis.tables import counted, scores_of
 from fathom_study.config import CONTROL_DEPTHS, Config
 from fathom_study.metrics.scores import Score
 
@@ -35,13 +34,6 @@ COLUMNS = [
     "effective_depth", "low", "high", "low_open", "high_open", "shallowest", "deepest",
     "plain_best", "plain_depths", "plain_diverged",
 ]  # fmt: skip
-
-
-def write_effective_depth(config: Config, folder: Path) -> None:
-    """Write effective_depth.csv beside the table of cells."""
-    cells = read_table(folder / "cells.csv")
-    table = effective_depth_table(config, cells)
-    save_tables({"effective_depth.csv": table}, folder, config.studies)
 
 
 def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
@@ -94,9 +86,8 @@ def _row(
     if not whole:
         return
     ratio = is_ratio(score.metric) and all((v > 0).all() for v in [values, *whole.values()])
-    sign = 1 if score.better == "lower" else -1
     curve = [
-        Point(depth, *_worse_by(whole[depth], values[whole[depth].index], sign, ratio=ratio))
+        Point(depth, *_worse_by(whole[depth], values[whole[depth].index], score.sign, ratio=ratio))
         if depth in whole
         else Point(depth, math.inf, math.inf, math.inf)
         for depth in sorted(counts)

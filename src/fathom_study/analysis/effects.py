@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,45 +15,36 @@ import numpy as np
 import pandas as pd
 
 from fathom_study import tasks
-from fathom_study.analysis.best_rates import OF_THE_CELL, pairs_at_best_rates, runs_of
-from fathom_study.analysis.ladder import (
-    Ladders,
-    compare_multipliers,
-    is_equivalent,
-    ladder_at,
-    log_multipliers,
-    read_ladder,
+from fathom_study.analysis.ladder import compare_multipliers, is_equivalent, log_multipliers
+from fathom_study.analysis.pairs import (
+    AT_BEST_RATE,
+    Pair,
+    contrasted,
+    differing_settings,
+    pairs_of,
 )
 from fathom_study.analysis.significance import (
     FLOAT32_TOLERANCE,
     SIGNIFICANCE_LEVEL,
     UNDECIDED,
+    family_on,
     holm,
     p_value,
     score_verdict,
     seeds_to_decide,
-    tests_on,
 )
 from fathom_study.analysis.statistics import (
     FARTHEST,
     MIN_SEEDS,
     Interval,
     differences,
-    finite_scores,
     is_ratio,
     mean_with_ci,
     t_interval,
     to_scale,
 )
-from fathom_study.analysis.tables import (
-    Runs,
-    counted,
-    read_table,
-    runs_by_place,
-    save_tables,
-    scores_of,
-)
-from fathom_study.config import Cell, Config, Contrast
+from fathom_study.analysis.tables import counted, read_table, scores_of
+from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 from fathom_study.metrics.steps import POSITIVE, SHARE, UNBOUNDED
 
@@ -66,12 +57,6 @@ HIGHER, LOWER, ALIKE = "higher", "lower", "the same"
 PERCENT, POINTS = "%", "points"
 """Units of effects: the change of a positive score, and percentage points of a share."""
 
-AGAINST_PLAIN = "Is the variant better than the plain residual network?"
-"""The question for extra variants, and for all variants of a study without contrasts."""
-
-AT_BEST_RATE = "Is the variant better than the plain residual network, each at its best rate?"
-"""The question about variants with several learning rates."""
-
 PAIR = ("depth", "question", "variant", "against")
 """The columns that identify a comparison of a study on one platform."""
 
@@ -81,12 +66,6 @@ COLUMNS = [
     "verdict", "ladder", "multiplier", "multiplier_low", "multiplier_high", "seeds_needed",
     "at_edge", "after_looking",
 ]  # fmt: skip
-
-
-def write_effects(config: Config, folder: Path) -> None:
-    """Write effects.csv beside the table of cells."""
-    cells = read_table(folder / "cells.csv")
-    save_tables({"effects.csv": effects_table(config, cells)}, folder, config.studies)
 
 
 def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
@@ -106,36 +85,27 @@ def effects_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     `multiplier`, the step multiplier of `variant` over that of `against`, with its 95 % interval;
     `seeds_needed`, the number of seeds at which the effect would be significant.
     """
-    valid, scores = counted(cells), scores_of(config)
-    rows = []
-    for name in config.studies:
+    valid, scores, rows = counted(cells), scores_of(config), []
+    for name, study in config.studies.items():
         study_rows = []
-        for platform, depth, by_variant in runs_by_place(valid, name):
-            for one in _comparisons(config, name, by_variant, scores[name]):
-                pair = one.variant, one.against
-                sides = [by_variant[label].iloc[0]["key"] for label in pair]
-                labels = {
-                    "study": name,
-                    "platform": platform,
-                    "depth": depth,
-                    "question": one.question,
-                    "variant": one.variant,
-                    "against": one.against,
-                    "against_plain": config.connection(name, one.against).kind == "plain",
-                    "differs_in": ", ".join(differing_settings(config, sides)),
-                    "at_edge": one.at_edge,
-                    "after_looking": config.studies[name].chosen_after_looking_at(
-                        depth, "" if one.question == AT_BEST_RATE else one.variant
-                    ),
-                }
-                # A single stream has no similarity of streams and no matrices to differ in.
-                is_plain = any(config.connection(name, v).kind == "plain" for v in pair)
-                of_score_alone = one.question == AT_BEST_RATE or is_plain
-                study_rows += [
-                    {**labels, **row}
-                    for row in _effects(one, scores[name])
-                    if row["metric"] == "score" or not of_score_alone
-                ]
+        for labels, pair, runs in pairs_of(config, name, valid, contrasted):
+            at_best_rates, sides = pair.question == AT_BEST_RATE, (pair.variant, pair.against)
+            is_plain = [config.connection(name, side).kind == "plain" for side in sides]
+            keys = [runs[side].iloc[0]["key"] for side in sides]
+            labels |= {
+                "question": pair.question,
+                "against_plain": is_plain[1],
+                "differs_in": ", ".join(differing_settings(config, keys)),
+                "at_edge": pair.at_edge,
+                "after_looking": study.chosen_after_looking_at(
+                    labels["depth"], "" if at_best_rates else pair.variant
+                ),
+            }
+            # A single stream has no similarity of streams and no matrices to differ in.
+            of_score_alone = at_best_rates or any(is_plain)
+            for metric in METRICS[:1] if of_score_alone else METRICS:
+                if row := _row(pair, metric, scores[name]):
+                    study_rows.append(labels | row)
         rows += _judge_together(study_rows, scores[name])
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
@@ -151,120 +121,50 @@ def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:
     return rows[rows["study"].isin(studies)].sort_values("seeds_needed", kind="stable")
 
 
-def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:
-    """A study's own contrasts, and its extra variants against the plain residual network.
+class Change(NamedTuple):
+    """The difference of two sides over common seeds."""
 
-    A study without contrasts of its own compares every variant with the plain network.
+    on_scale: Interval
+    """On the scale of `to_scale`."""
+    mean: float
+    """In the unit of the change, as are the ends of its 95 % interval."""
+    low: float
+    high: float
+    theirs: pd.Series
+    """The values of the second side at the common seeds."""
+
+
+def change(ours: pd.Series, theirs: pd.Series, metric: str, unit: str) -> Change:
+    """The change from `theirs` to `ours`, values of a run metric by seed, in a unit.
+
+    The interval is clipped to the bounds of the metric, given the mean of the second side.
     """
-    settings, plain = config.studies[study], config.plain(study)
-    labels = settings.extra_labels if settings.contrasts else settings.compared
-    pairs = [[label, plain] for label in labels if label != plain]
-    if plain is None or not pairs:
-        return settings.contrasts
-    return (*settings.contrasts, Contrast(question=AGAINST_PLAIN, pairs=pairs))
+    interval = t_interval(differences(ours, theirs, ratio=unit == PERCENT))
+    mean, low, high = (in_unit(x, unit) for x in (interval.mean, interval.low, interval.high))
+    theirs = theirs[(ours - theirs).dropna().index]
+    if unit != PERCENT:  # both ends of a ratio are possible
+        bounds = (in_unit(end - theirs.mean(), unit) for end in tasks.bounds_of(metric))
+        low, high = (float(end) for end in np.clip([low, high], *bounds))
+    return Change(interval, mean, low, high, theirs)
 
 
-class Comparison(NamedTuple):
-    """Two sides to compare, seed by seed."""
-
-    question: str
-    variant: str
-    against: str
-    ours: pd.DataFrame
-    """Rows of cells.csv, indexed by seed."""
-    theirs: pd.DataFrame
-    at_edge: str
-    base: str
-    """The plain network on whose ladder both are read; empty without one."""
-    ladder: pd.DataFrame
-    """The table returned by `read_ladder`."""
-
-
-def _comparisons(config: Config, name: str, runs: Runs, score: Score) -> Iterator[Comparison]:
-    """Every pair of a study's contrasts, and each connection at its best rate."""
-    study = config.studies[name]
-    ladders = ladders_of(config, name, runs)
-    for contrast in contrasts_of(config, name):
-        for variant, against in contrast.pairs:
-            if not {variant, against} <= runs.keys():
-                continue
-            sides = (_of_seeds(runs[label], contrast.seeds) for label in (variant, against))
-            alike = (
-                base
-                for base in ladders
-                if study.trains_alike(variant, base) and study.trains_alike(against, base)
-            )
-            base = next(alike, "")
-            ladder = ladders.get(base, pd.DataFrame())
-            yield Comparison(contrast.question, variant, against, *sides, "", base, ladder)
-    compared = {label: runs[label] for label in study.compared if label in runs}
-    for best in pairs_at_best_rates(config, name, compared, score):
-        sides = runs_of(best.ours, runs), runs_of(best.theirs, runs)
-        ladder = ladder_at(best.theirs, ladders)
-        base = "" if ladder.empty else best.against
-        yield Comparison(
-            AT_BEST_RATE, best.variant, best.against, *sides, best.at_edge, base, ladder
-        )
-
-
-def differing_settings(config: Config, keys: Sequence[str]) -> list[str]:
-    """The settings in which two cells' specs differ, as 'connection.coefficients.alpha'.
-
-    A component of another kind counts as one setting, and so does a start, whose numbers have a
-    meaning only together. Settings that do not affect the plain network do not count as different
-    from it.
-    """
-    specs = [config.spec(Cell.parse(key)) for key in keys]
-    one, other = ({**spec.model_dump(), **OF_THE_CELL} for spec in specs)
-    if any(spec.connection.kind == "plain" for spec in specs):
-        for setting in specs[0].model.connection_settings:
-            one["model"][setting] = other["model"][setting] = None
-    return sorted(_differing(one, other))
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    for key in one.keys() | other.keys():
-        a, b, name = one.get(key), other.get(key), f"{place}{key}"
-        if a == b:
-            continue
-        both = isinstance(a, Mapping) and isinstance(b, Mapping)
-        if both and key != "start" and a.get("kind") == b.get("kind"):
-            yield from _differing(a, b, f"{name}.")
-        else:
-            yield name
-
-
-def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
-    """The runs of these seeds; all runs if no seeds are given."""
-    return runs[runs.index.isin(seeds)] if seeds else runs
-
-
-def ladders_of(config: Config, study: str, runs: Runs) -> Ladders:
-    """The trained ladders of a study."""
-    settings = config.studies[study]
-    bases = [base for base in settings.ladder if base in runs]
-    ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases}
-    return {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
-
-
-def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
+def _in_steps(pair: Pair, score: Score) -> dict[str, Any]:
     """The columns that compare two sides in training steps; empty without a ladder."""
-    if not one.base:
+    if not pair.base:
         return {}
-    sign = 1 if score.better == "lower" else -1
     # The multiplier of the plain network itself is one, even if its ladder is not monotonic.
     logs = compare_multipliers(
         *(
-            pd.Series(0.0, one.ladder.index)
-            if label == one.base
-            else log_multipliers(one.ladder, finite_scores(runs), sign)
-            for label, runs in ((one.variant, one.ours), (one.against, one.theirs))
+            pd.Series(0.0, pair.ladder.index)
+            if label == pair.base
+            else log_multipliers(pair.ladder, scores, score.sign)
+            for label, scores in zip((pair.variant, pair.against), pair.scores, strict=True)
         )
     )
     if logs is None:
-        return {"ladder": one.base}
+        return {"ladder": pair.base}
     return {
-        "ladder": one.base,
+        "ladder": pair.base,
         "multiplier": math.exp(logs.mean),
         "multiplier_low": math.exp(logs.low),
         "multiplier_high": math.exp(logs.high),
@@ -272,47 +172,32 @@ def _in_steps(one: Comparison, score: Score) -> dict[str, Any]:
     }
 
 
-def _effects(one: Comparison, score: Score) -> Iterator[dict[str, Any]]:
-    """The row of one comparison for each metric that both sides have at a common seed."""
-    for metric in METRICS:
-        name = score.metric if metric == "score" else metric
-        unit = unit_of(score) if metric == "score" else ""
-        ratio = unit == PERCENT
-        values = [pd.to_numeric(side[metric]) for side in (one.ours, one.theirs)]
-        difference = (values[0] - values[1]).dropna()
-        interval = t_interval(differences(*values, ratio=ratio))
-        if not interval.n:
-            continue
-        against = values[1][difference.index]
-        mean = mean_with_ci(against, POSITIVE if ratio else UNBOUNDED)["mean"]
-        low, high = ends_of(interval, unit, name, mean)
-        row = {
-            "metric": metric,
-            "unit": unit,
-            "seeds": interval.n,
-            "effect": in_unit(interval.mean, unit),
-            "low": low,
-            "high": high,
-            "against_mean": mean,
-            "seed_sd": in_unit(t_interval(to_scale(against, ratio=ratio)).sd, unit),
-            "p": p_value(interval),
-            "on_scale": interval,
-            "ladder": "",
-            "is_rounding": interval.n >= MIN_SEEDS and difference.abs().max() < FLOAT32_TOLERANCE,
-        }
-        yield row | (_in_steps(one, score) if metric == "score" else {})
-
-
-def ends_of(interval: Interval, unit: str, metric: str, of: float) -> tuple[float, float]:
-    """The ends of an effect's interval in its unit, clipped to the metric's bounds.
-
-    `of`: the mean of the side that the effect is relative to.
-    """
-    low, high = (in_unit(end, unit) for end in (interval.low, interval.high))
-    if unit == PERCENT:  # both ends of a ratio are possible
-        return low, high
-    least, most = (in_unit(end - of, unit) for end in tasks.bounds_of(metric))
-    return float(np.clip(low, least, most)), float(np.clip(high, least, most))
+def _row(pair: Pair, metric: str, score: Score) -> dict[str, Any]:
+    """The columns of one comparison by a metric; empty if the sides share no seed that has it."""
+    is_score = metric == "score"
+    unit, ours, theirs = "", *(pd.to_numeric(side[metric]) for side in (pair.ours, pair.theirs))
+    if is_score:
+        metric, unit = score.metric, unit_of(score)
+    found, ratio = change(ours, theirs, metric, unit), unit == PERCENT
+    interval = found.on_scale
+    if not interval.n:
+        return {}
+    largest = (ours - theirs).abs().max()
+    row = {
+        "metric": "score" if is_score else metric,
+        "unit": unit,
+        "seeds": interval.n,
+        "effect": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "against_mean": mean_with_ci(found.theirs, POSITIVE if ratio else UNBOUNDED)["mean"],
+        "seed_sd": in_unit(t_interval(to_scale(found.theirs, ratio=ratio)).sd, unit),
+        "p": p_value(interval),
+        "on_scale": interval,
+        "ladder": "",
+        "is_rounding": interval.n >= MIN_SEEDS and largest < FLOAT32_TOLERANCE,
+    }
+    return row | (_in_steps(pair, score) if is_score else {})
 
 
 def unit_of(score: Score) -> str:
@@ -331,25 +216,23 @@ def in_unit(effect: float, unit: str) -> float:
 
 def _judge_together(rows: list[dict[str, Any]], score: Score) -> Iterator[dict[str, Any]]:
     """The rows of a study with their verdicts, which depend on the number of its tests."""
-    by_metric, families = defaultdict(list), defaultdict(list)
+    by_metric = defaultdict(list)
     for row in rows:
         by_metric[row["metric"]].append(row)
-        families[row["platform"], row["metric"]].append(row)
-    for (platform, metric), family in families.items():
-        # Pairs that are named twice or whose runs are equal bit for bit are one test.
-        tests = tests_on(platform, by_metric[metric], PAIR)
-        p_of = {_same_numbers(row): row["p"] for row in tests}
-        p_holm = dict(zip(p_of, holm(list(p_of.values())), strict=True))
-        for row in family:
-            row["p_holm"] = p_holm.get(_same_numbers(row), math.nan)
-            row["verdict"] = _verdict(row, score)
-            if row["metric"] == "score" and row["seeds"] >= MIN_SEEDS:
-                interval = row["on_scale"]
-                row["seeds_needed"] = seeds_to_decide(interval.mean, interval.sd, len(p_of))
+    for metric, of_metric in by_metric.items():
+        for platform in dict.fromkeys(row["platform"] for row in of_metric):
+            # Pairs that are named twice or whose runs are equal bit for bit are one test.
+            p_holm = holm({_test(row): row["p"] for row in family_on(platform, of_metric, PAIR)})
+            for row in (row for row in of_metric if row["platform"] == platform):
+                row["p_holm"] = p_holm.get(_test(row), math.nan)
+                row["verdict"] = _verdict(row, score)
+                if metric == "score" and row["seeds"] >= MIN_SEEDS:
+                    interval = row["on_scale"]
+                    row["seeds_needed"] = seeds_to_decide(interval.mean, interval.sd, len(p_holm))
     yield from rows
 
 
-def _same_numbers(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _test(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that rows share if they compare the same numbers; text, since NaN never equals NaN."""
     names = ("depth", "on_scale", "against_mean", "seed_sd")
     return tuple(str(row[name]) for name in names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.statistics import mean_with_ci
 from fathom_study.analysis.tables import (
     AXES,
-    CELL,
     COLUMNS,
     GROUP,
     PROFILES,
@@ -29,6 +28,7 @@ from fathom_study.analysis.tables import (
     counted,
     of_study,
     pack,
+    platform_pairs,
     save_tables,
     table_of,
 )
@@ -266,15 +266,12 @@ def comparison_table(cells: pd.DataFrame) -> pd.DataFrame:
     The platforms of a pair are in the order of trajectories.csv.
     """
     rows = []
-    for cell, same in counted(cells).groupby(CELL, sort=False):
-        for a, b in combinations(same["platform"].unique(), 2):
-            row = {**dict(zip(CELL, cell, strict=True)), "platform_a": a, "platform_b": b}
-            one, other = (same[same["platform"] == side] for side in (a, b))
-            seeds = one.merge(other, on="seed", suffixes=("_a", "_b"))
-            row["seeds"] = len(seeds)
-            for metric in ("loss_first", "grad_norm_first", "gain_first"):
-                x, y = (pd.to_numeric(seeds[f"{metric}_{side}"]) for side in "ab")
-                scale = 1 if metric == "gain_first" else y.abs()
-                row[f"{metric}_difference"] = ((x - y).abs() / scale).max(skipna=False)
-            rows.append(row)
+    for row, one, other in platform_pairs(counted(cells)):
+        seeds = one.merge(other, on="seed", suffixes=("_a", "_b"))
+        row["seeds"] = len(seeds)
+        for metric in ("loss_first", "grad_norm_first", "gain_first"):
+            x, y = (pd.to_numeric(seeds[f"{metric}_{side}"]) for side in "ab")
+            scale = 1 if metric == "gain_first" else y.abs()
+            row[f"{metric}_difference"] = ((x - y).abs() / scale).max(skipna=False)
+        rows.append(row)
     return table_of(rows, "comparison.csv")

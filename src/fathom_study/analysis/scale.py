@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fathom_study.analysis.pairs import Pair, beside_plain, pairs_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import read_step_times, width_of
-from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
-from fathom_study.analysis.worth import KEY, ONE_RATE, Pair, counted_ratios, pairs_of, ratios
+from fathom_study.analysis.tables import counted, scores_of
+from fathom_study.analysis.worth import KEY, ONE_RATE, counted_ratios, rate_of, ratios
 from fathom_study.config import Config, count_parameters
 from fathom_study.metrics.scores import Score
 
@@ -38,12 +38,6 @@ SIZE_COLUMNS = [
     "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
     "parameters", "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
 ]  # fmt: skip
-
-
-def write_sizes(config: Config, folder: Path) -> None:
-    """Write sizes.csv beside the tables of cells and of worth."""
-    cells, worth = (read_table(folder / name) for name in ("cells.csv", "worth.csv"))
-    save_tables({"sizes.csv": sizes_table(config, cells, worth)}, folder)
 
 
 def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.DataFrame:
@@ -94,11 +88,12 @@ def _designs(
 ) -> Iterator[tuple[dict[str, Any], Pair]]:
     """The pairs of a study's connections with the plain network of the size, at one rate."""
     settings, pairs, against = config.studies[study], [], {}
-    for labels, pair in pairs_of(config, study, cells):
-        variant, plain = labels["variant"], labels["against"]
+    for labels, pair, _ in pairs_of(config, study, cells, beside_plain):
+        variant, plain = pair.variant, pair.against
+        labels["rate"] = rate_of(pair.question)
         scheme = config.connection(study, variant)
         is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
-        if is_design and pair.rate == ONE_RATE and plain in settings.plain_at_size:
+        if is_design and labels["rate"] == ONE_RATE and plain in settings.plain_at_size:
             pairs.append((labels | {"scheme": scheme.model_dump_json()}, pair))
     for labels, pair in sorted(pairs, key=lambda one: settings.plain_at_size.index(one[1].against)):
         if against.setdefault((labels["platform"], labels["depth"]), pair.against) == pair.against:
@@ -143,7 +138,8 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
 def _gain(pair: Pair, score: Score) -> dict[str, float]:
     """Mean nats below the plain network after equal steps, with the interval over common seeds."""
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
-    interval = t_interval((nats * (pair.theirs - pair.ours)).dropna())
+    ours, theirs = pair.scores
+    interval = t_interval((nats * (theirs - ours)).dropna())
     ends = {"gain": interval.mean, "gain_low": interval.low, "gain_high": interval.high}
     return {"seeds": interval.n, **ends}
 

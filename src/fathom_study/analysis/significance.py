@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fathom_study.analysis.statistics import Interval, t_quantile
+
+Test = TypeVar("Test")
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 """Verdicts of two trainings by their scores."""
@@ -40,27 +42,27 @@ def p_value(interval: Interval) -> float:
     )
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in the same order (Holm 1979); NaN is not counted.
+def holm(p_values: Mapping[Test, float]) -> dict[Test, float]:
+    """p-values by test, corrected for their number (Holm 1979); tests without one are left out.
 
     Controls the family-wise error rate under any dependence of the tests.
     """
-    order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
-    corrected, largest = [math.nan] * len(p_values), 0.0
-    for rank, (p, i) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
-        corrected[i] = largest
+    tests = [test for test, p in p_values.items() if not math.isnan(p)]
+    corrected, largest = {}, 0.0
+    for rank, test in enumerate(sorted(tests, key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(tests) - rank) * p_values[test]))
+        corrected[test] = largest
     return corrected
 
 
-def tests_on(
+def family_on(
     platform: str, rows: Sequence[Mapping[str, Any]], pair: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """A study's tests as they count on a platform: its own, then those of other platforms alone.
+    """The rows of a study that one correction on a platform counts: each pair once.
 
-    One family for all platforms: on a machine with few of a study's pairs, these would else escape
-    the correction. A pair counts once, with its first p elsewhere if it has none here. `pair`: the
-    columns that identify a pair.
+    One Holm family over all platforms: on a machine with few of a study's pairs, these would else
+    escape the correction. A pair has its row on this platform, or its first elsewhere if it has no
+    p here. `pair`: the columns that identify a pair.
     """
     by_pair: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["platform"] != platform):

@@ -9,27 +9,18 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fathom_study import tasks
-from fathom_study.analysis.best_rates import best_rate
-from fathom_study.analysis.ladder import DELTA, log_multipliers, read_ladder
+from fathom_study.analysis.ladder import DELTA, log_multipliers
+from fathom_study.analysis.pairs import best_rate, ladders_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import MIN_SEEDS, finite_scores
-from fathom_study.analysis.tables import (
-    Runs,
-    counted,
-    read_losses,
-    read_table,
-    runs_by_place,
-    save_tables,
-    scores_of,
-)
+from fathom_study.analysis.tables import Runs, counted, runs_by_place, scores_of
 from fathom_study.config import Config, Study
 from fathom_study.metrics.scores import Score
 
@@ -45,14 +36,6 @@ COLUMNS = [
     "good_low", "good_high", "runs", "diverged", "untrained", "spikes", "recovered", "spiked",
     "both", "larger", "equal", "smaller", "ratio", "ratio_low", "ratio_high", "verdict",
 ]  # fmt: skip
-
-
-def write_stability(config: Config, folder: Path) -> None:
-    """Write stability.csv beside the tables of cells and of steps."""
-    studies = [name for name, study in config.studies.items() if study.rate_families]
-    cells = read_table(folder / "cells.csv")
-    steps = read_losses(folder, studies)
-    save_tables({"stability.csv": stability_table(config, cells, steps)}, folder, config.studies)
 
 
 def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +105,7 @@ def trains(study: Study, runs: pd.DataFrame) -> pd.Series:
     line = tasks.presentation(study.task).line
     if not line:
         return runs["outcome"] == "learned"
-    sign = 1 if tasks.score_of(study.task, study.score).better == "lower" else -1
+    sign = tasks.score_of(study.task, study.score).sign
     passes = sign * pd.to_numeric(runs["score"]) < sign * pd.to_numeric(runs[line])
     return passes & (runs["outcome"] != "diverged")
 
@@ -165,17 +148,13 @@ def _good(
     study: Study, family: Mapping[float, str], runs: Runs, score: Score, best: str
 ) -> dict[str, float]:
     """Number and ends of the good rates around the best one; empty without a readable ladder."""
-    base = next((base for base in study.ladder if base in runs), None)
-    if base is None:
+    ladder = next(iter(ladders_of(study, runs).values()), None)
+    if ladder is None:
         return {}
-    ladder = read_ladder(study.rungs(base), runs)
-    if len(ladder.columns) < 2:
-        return {}
-    sign = 1 if score.better == "lower" else -1
     worth = {}
     for rate, label in family.items():
         scores = finite_scores(runs[label])
-        logs = log_multipliers(ladder, scores, sign)
+        logs = log_multipliers(ladder, scores, score.sign)
         is_whole = len(scores) == len(runs[label]) and len(logs)
         worth[rate] = float(np.mean(logs)) if is_whole else -math.inf
     most = worth[next(rate for rate, label in family.items() if label == best)]

@@ -8,6 +8,7 @@ steps of runs are in these folders only.
 from __future__ import annotations
 
 import gzip
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -244,6 +245,20 @@ def runs_by_place(cells: pd.DataFrame, study: str) -> Iterator[tuple[str, int, R
     of_study = cells[cells["study"] == study].set_index("seed")
     for (platform, depth), group in of_study.groupby(["platform", "depth"], sort=False):
         yield platform, depth, dict(list(group.groupby("variant")))
+
+
+def platform_pairs(
+    table: pd.DataFrame,
+) -> Iterator[tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]]:
+    """(labels, rows of one platform, rows of the other) for each cell and pair of its platforms.
+
+    The labels are the first columns of tables that compare platforms.
+    """
+    for cell, rows in table.groupby(CELL, sort=False):
+        sides = dict(list(rows.groupby("platform", sort=False)))
+        for a, b in itertools.combinations(sides, 2):
+            labels = dict(zip(CELL, cell, strict=True)) | {"platform_a": a, "platform_b": b}
+            yield labels, sides[a], sides[b]
 
 
 def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:

@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fathom_study.analysis.best_rates import pairs_at_best_rates, runs_of
-from fathom_study.analysis.effects import AT_BEST_RATE, PAIR, ends_of, in_unit, unit_of
-from fathom_study.analysis.ladder import is_equivalent, ladder_at, log_multipliers, read_ladder
-from fathom_study.analysis.significance import holm, p_value, score_verdict, tests_on
-from fathom_study.analysis.statistics import differences, finite_scores, is_ratio, t_interval
+from fathom_study.analysis.effects import PAIR, change, unit_of
+from fathom_study.analysis.ladder import is_equivalent, log_multipliers
+from fathom_study.analysis.pairs import AT_BEST_RATE, Pair, beside_plain, pairs_of
+from fathom_study.analysis.significance import family_on, holm, p_value, score_verdict
+from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
-from fathom_study.analysis.tables import (
-    Runs,
-    counted,
-    read_table,
-    runs_by_place,
-    save_tables,
-    scores_of,
-)
+from fathom_study.analysis.tables import counted, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 
@@ -42,13 +34,6 @@ COLUMNS = [
     "net", "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
     "after_looking",
 ]  # fmt: skip
-
-
-def write_worth(config: Config, folder: Path) -> None:
-    """Write worth.csv beside the tables of cells, of effects and of effective depths."""
-    names = ("cells.csv", "effects.csv", "effective_depth.csv")
-    table = worth_table(config, *(read_table(folder / name) for name in names))
-    save_tables({"worth.csv": table}, folder, config.studies)
 
 
 def worth_table(
@@ -77,78 +62,28 @@ def worth_table(
     valid, scores, rows = counted(cells), scores_of(config), []
     times, wider = read_step_times(config), read_step_times(config, wider=True)
     by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
-    for name in config.studies:
+    for name, study in config.studies.items():
         study_rows = []
-        for labels, pair in pairs_of(config, name, valid):
-            row = _row(pair, scores[name])
+        for labels, pair, _ in pairs_of(config, name, valid, beside_plain):
+            labels["rate"], row = rate_of(pair.question), _row(pair, scores[name])
             if row is None:
                 continue
-            deep = by_depth.get(tuple(labels[key] for key in KEY))
-            has_depth_multiplier = deep is not None and pair.rate == ONE_RATE
-            chosen = config.studies[name].chosen_after_looking_at(
-                labels["depth"], pair.variant if pair.rate == ONE_RATE else ""
+            at_one_rate = labels["rate"] == ONE_RATE
+            deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
+            labels["after_looking"] = study.chosen_after_looking_at(
+                labels["depth"], pair.variant if at_one_rate else ""
             )
-            study_rows.append(
-                labels
-                | {"after_looking": chosen}
-                | row
-                | _cost(times, labels, row)
-                | _cost_wider(wider, labels)
-                | (_depth_multiplier(deep) if has_depth_multiplier else {})
-            )
+            cost = _cost(times, labels, row) | _cost_wider(wider, labels)
+            study_rows.append(labels | row | cost | (_depth_multiplier(deep) if deep else {}))
         is_asked = (effects["study"] == name) & (effects["metric"] == "score")
-        rows += _judged(study_rows, effects[is_asked])
+        rows += _judged(study_rows, effects[is_asked].to_dict("records"))
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
 
-class Pair(NamedTuple):
-    """A variant and the ladder of a plain network, seed by seed."""
-
-    variant: str
-    against: str
-    rate: Literal["one rate", "best rates"]
-    ours: pd.Series
-    """The variant's score, by seed."""
-    theirs: pd.Series
-    """The plain network's score, by seed."""
-    ladder: pd.DataFrame
-    """The plain network's scores by seed, for seeds with a whole ladder; a column per factor of its
-    steps, ascending; without a ladder the factor 1 alone."""
-
-
-def pairs_of(
-    config: Config, study: str, cells: pd.DataFrame
-) -> Iterator[tuple[dict[str, Any], Pair]]:
-    """Every pair of a study, with the first columns of its row of worth.csv.
-
-    `cells`: the rows of cells.csv that count.
-    """
-    score = scores_of(config)[study]
-    for platform, depth, by_variant in runs_by_place(cells, study):
-        for pair in _pairs(config, study, by_variant, score):
-            labels = {"study": study, "platform": platform, "depth": depth}
-            labels |= {"variant": pair.variant, "against": pair.against, "rate": pair.rate}
-            yield labels, pair
-
-
-def _pairs(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
-    """Every variant with the plain network that trains alike, then the pairs at best rates."""
-    settings, plain_network = config.studies[study], config.plain(study)
-    bases = list(settings.ladder) or ([plain_network] if plain_network else [])
-    ladders = {base: read_ladder(settings.rungs(base), runs) for base in bases if base in runs}
-    runs = {label: runs[label] for label in settings.compared if label in runs}
-    for base, ladder in ladders.items():
-        theirs = finite_scores(runs[base])
-        for variant, of_seeds in runs.items():
-            if variant not in bases and settings.trains_alike(variant, base):
-                yield Pair(variant, base, ONE_RATE, finite_scores(of_seeds), theirs, ladder)
-    ladders = {base: ladder for base, ladder in ladders.items() if len(ladder.columns) > 1}
-    for best in pairs_at_best_rates(config, study, runs, score) if ladders else ():
-        ladder = ladder_at(best.theirs, ladders)
-        if not ladder.empty:
-            sides = (finite_scores(runs_of(each, runs)) for each in (best.ours, best.theirs))
-            yield Pair(best.variant, best.against, BEST_RATES, *sides, ladder)
+def rate_of(question: str) -> str:
+    """The `rate` of a pair that is compared for this question."""
+    return BEST_RATES if question == AT_BEST_RATE else ONE_RATE
 
 
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
@@ -172,25 +107,23 @@ def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFram
 
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     """The row of one pair; None without a common seed."""
-    seeds = pair.ours.index.intersection(pair.theirs.index)
+    unit, (ours, theirs) = unit_of(score), pair.scores
+    found = change(ours, theirs, score.metric, unit)
+    seeds = found.theirs.index
     if seeds.empty:
         return None
-    sign, ratio = 1 if score.better == "lower" else -1, is_ratio(score.metric)
-    of_scores = t_interval(differences(pair.ours[seeds], pair.theirs[seeds], ratio=ratio))
-    unit, plain = unit_of(score), pair.theirs[seeds].mean()
-    low, high = ends_of(of_scores, unit, score.metric, plain)
-    row = {"seeds": len(seeds), "unit": unit, "change": in_unit(of_scores.mean, unit)}
-    row |= {"change_low": low, "change_high": high, "answer": ""}
+    row = {"seeds": len(seeds), "unit": unit, "change": found.mean}
+    row |= {"change_low": found.low, "change_high": found.high, "answer": ""}
     if len(pair.ladder.columns) < 2 or pair.ladder.index.intersection(seeds).empty:
         return row
-    is_better = sign * of_scores.mean < 0
-    return row | _on_ladder(pair, sign) | {"p": p_value(of_scores), "is_better": is_better}
+    of_scores = found.on_scale
+    own = {"p": p_value(of_scores), "is_better": score.sign * of_scores.mean < 0}
+    return row | _on_ladder(pair.ladder, log_multipliers(pair.ladder, ours, score.sign)) | own
 
 
-def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
-    """The columns of one pair that are read from its ladder."""
-    factors = list(pair.ladder.columns)
-    logs = log_multipliers(pair.ladder, pair.ours, sign)
+def _on_ladder(ladder: pd.DataFrame, logs: pd.Series) -> dict[str, Any]:
+    """The columns of one pair that are read from its ladder, given ln m by seed."""
+    factors = list(ladder.columns)
     below, beyond = sum(logs == -math.inf), sum(logs == math.inf)
     ends = math.log(factors[0]), math.log(factors[-1])
     interval = t_interval(np.clip(logs, *ends))
@@ -211,37 +144,35 @@ def _on_ladder(pair: Pair, sign: int) -> dict[str, Any]:
     }
 
 
-def _judged(rows: Sequence[dict[str, Any]], effects: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _judged(
+    rows: Sequence[dict[str, Any]], asked: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """The rows of a study with their verdicts, the same for equal tests: see `worth_table`.
 
-    Rows without a ladder have no verdict.
+    `asked`: rows of effects.csv. Rows without a ladder have no verdict.
     """
     yield from (row for row in rows if not row["answer"])
-    asked = effects.to_dict("records")
-    p_asked = {
-        _key(row, BEST_RATES if row["question"] == AT_BEST_RATE else ONE_RATE): row["p_holm"]
-        for row in asked
-    }
+    p_asked = {_test(row | {"rate": rate_of(row["question"])}): row["p_holm"] for row in asked}
     judged = [row for row in rows if row["answer"]]
-    others = [row for row in judged if _key(row, row["rate"]) not in p_asked]
+    others = [row for row in judged if _test(row) not in p_asked]
     for platform in dict.fromkeys(row["platform"] for row in judged):
-        tests = tests_on(platform, asked, PAIR)
-        p_of = {(row["depth"], row["effect"], row["p"]): row["p"] for row in tests}
-        unasked = tests_on(platform, others, ("depth", "rate", "variant", "against"))
-        both = holm([*p_of.values(), *(row["p"] for row in unasked)])
-        keys = [_key(row, row["rate"]) for row in unasked]
-        p_holm = p_asked | dict(zip(keys, both[len(p_of) :], strict=True))
+        family = {
+            (row["depth"], row["effect"], row["p"]): row["p"]
+            for row in family_on(platform, asked, PAIR)
+        }
+        unasked = family_on(platform, others, ("depth", "rate", "variant", "against"))
+        p_holm = holm(family | {_test(row): row["p"] for row in unasked}) | p_asked
         for row in (row for row in judged if row["platform"] == platform):
-            p = p_holm.get(_key(row, row["rate"]), math.nan)
+            p = p_holm.get(_test(row), math.nan)
             verdict = score_verdict(
                 p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
             )
             yield row | {"p_holm": p, "verdict": verdict}
 
 
-def _key(row: Mapping[str, Any], rate: str) -> tuple[Any, ...]:
+def _test(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """A key that rows of this table and of effects.csv share if they are the same test."""
-    return (rate, *(row[name] for name in ("platform", "depth", "variant", "against", "seeds")))
+    return tuple(row[name] for name in ("rate", "platform", "depth", "variant", "against", "seeds"))
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fathom.system.errors import fail
+from fathom.system.errors import fail, say
 from fathom.system.text import one_line
+from fathom_study import datasets
 from fathom_study.cli.options import (
     DEFAULT_CONFIG,
     ConfigFiles,
-    Force,
     Overrides,
     Patterns,
-    check_known,
     end_with,
     example,
-    from_json,
+    options_of,
     output_file,
     read_config,
     workflow_command,
 )
 from fathom_study.config import Compute, Config, ConfigError
-from fathom_study.system.files import write_text
 
 if TYPE_CHECKING:
     from fathom_study.runs.run import Run
@@ -44,7 +43,6 @@ def create(
     out: Annotated[Path, output_file("--out", "-o", metavar="FILE.tar.xz", help="The bundle.")],
     patterns: Patterns = None,
     config: ConfigFiles = DEFAULT_CONFIG,
-    force: Force = False,
 ) -> None:
     """Pack the runs that were trained here into a bundle.
 
@@ -52,7 +50,7 @@ def create(
     """
     from fathom_study.runs.bundle import create_bundle
 
-    packed = create_bundle(read_config(config), out, patterns or (), force=force)
+    packed = create_bundle(read_config(config), out, patterns or ())
     typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
         typer.echo(f"  {count} from {platform}")
@@ -100,6 +98,7 @@ def import_(
     settings = read_config(config)
     existing = "keep" if keep else "replace" if replace else "refuse"
     known = {cell.path() for cell in settings.cells()}
+    home = Path(settings.results) / "imported"
     refusals: dict[Path, str | None] = {}
     any_known = False
     for file in files:
@@ -110,7 +109,6 @@ def import_(
             continue
         refusals[file] = None
         counts = [f"{len(cells)} {what}" for what, cells in done.items() if cells]
-        home = Path(settings.results) / "imported"
         typer.echo(f"{file}: {', '.join(counts) or 'no runs'}, under {home}")
         cells = set(itertools.chain(*done.values()))
         any_known = any_known or not cells.isdisjoint(known)
@@ -119,39 +117,28 @@ def import_(
     there = {file: why for file, why in refusals.items() if file.exists()}  # others are mistyped
     record_refusals(Path(settings.results), there)
     if any_known:
-        typer.echo(_what_now(settings, config))
+        end_with(home, _what_now(settings, config))
     if refused := [f"{file}: {why}" for file, why in refusals.items() if why]:
         fail("\n".join(refused))
 
 
 def _what_now(settings: Config, files: Sequence[Path]) -> str:
-    """The command that renders imported runs, and its effect."""
-    command = workflow_command(files)
+    """The commands that check and render imported runs, and their effect."""
+    check, command = shlex.join(["fathom", "replay", *options_of(files)]), workflow_command(files)
+    then = f"`{check}` repeats their first steps, then `{command}`"
     if not settings.train:
-        return f"`{command}` renders the imported runs and trains nothing"
+        return f"{then} renders them and trains nothing"
     return (
-        f"`{command}` also trains every cell that this machine has not trained; with "
+        f"{then} shows them and trains every cell that this machine has not trained; with "
         "`--config train=false` it renders only imported runs"
     )
 
 
-@app.command(epilog=example("fathom replay torch"))
+@app.command(epilog=example("fathom replay --jobs 2"))
 def replay(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BACKEND]...", help="Only runs of these backends."),
-    ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    studies: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--study", metavar="STUDY", help="Study to replay (repeatable); by default all."
-        ),
-    ] = None,
-    compute: Annotated[
-        str | None, typer.Option(help="Section `compute` as JSON; overrides the config's.")
-    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of groups to replay at once.")] = 1,
     every: Annotated[
         bool,
         typer.Option("--all", help="Write nothing; exit with status 1 if a run fails the check."),
@@ -165,7 +152,7 @@ def replay(
 
     Repeats three steps of one run of each study, depth, variant, backend and platform, and step 0
     of its other seeds. If today's code agrees, the runs count; `fathom status` names the others.
-    The verdict of each run, RUN/verdict.json, keeps the outcome; RESULTS/replay lists the groups.
+    RESULTS/replays/STUDY/BACKEND.json keeps the outcomes. Groups that agree are not repeated again.
 
     With --all, checks every run and writes nothing: the exit status is 1 if a run is corrupt, has
     another spec, or cannot be repeated, for example because its device is missing.
@@ -176,23 +163,28 @@ def replay(
     from fathom_study.runs.validate import imported_runs
 
     settings = read_config(config, override)
-    how = settings.compute if compute is None else from_json(Compute, compute, "--compute")
     if whole is not None:
-        if names or studies or every:
-            raise ConfigError(
-                "--whole RUN repeats one run; use it without --all, --study and BACKEND"
-            )
-        _repeat_whole(whole, how)
+        if every:
+            raise ConfigError("--whole RUN repeats one run; use it without --all")
+        _repeat_whole(whole, settings.compute)
         return
-    known = [backend for study in settings.studies.values() for backend in study.backends]
-    check_known("backend", names or (), known)
-    check_known("study", studies or (), settings.studies)
-    imported = imported_runs(settings, studies or ())
-    runs = [run for run in imported if not names or run.cell.backend in names]
+    runs = imported_runs(settings)
+    if every and not runs:
+        raise ConfigError(
+            f"{settings.results}/imported: contains no such run, so nothing was replayed"
+        )
+    left = [run for run in runs if run.replay and (every or run.replay != "agrees")]
+    groups = list(_replay_each(settings, left, jobs, write=not every))
+    counts = Counter(group.outcome for group in groups)
+    typer.echo(", ".join(f"{n} {what}" for what, n in counts.items()) or "no group to replay")
     if every:
-        _check_all(settings, runs, how)
-    else:
-        _replay(settings, [run for run in runs if run.replay], how)
+        wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if not run.replay]
+        wrong += [str(group) for group in groups if group.outcome != "agrees"]
+        if wrong:
+            fail("\n".join(wrong))
+    elif groups:
+        after = workflow_command(config, override)
+        end_with(f"{settings.results}/replays", f"`{after}` makes tables of the runs that count")
 
 
 def _repeat_whole(run: Path, how: Compute) -> None:
@@ -214,49 +206,26 @@ def _repeat_whole(run: Path, how: Compute) -> None:
     typer.echo(f"{run}: today's code repeats all {steps} steps: {comparison.why}")
 
 
-def _replay(settings: Config, runs: Sequence[Run], how: Compute) -> None:
-    """Replay the runs and write their verdicts, and a list of groups for each study and backend."""
-    from fathom_study.runs.verdict import replay_file
+def _replay_each(
+    settings: Config, runs: Sequence[Run], jobs: int, *, write: bool
+) -> Iterator[GroupReplay]:
+    """Replay every group of the runs; prints a line after each, and keeps the outcome."""
+    from fathom_study.runs.pools import by_backend
+    from fathom_study.runs.replay import replay_group
+    from fathom_study.runs.run import group_runs
+    from fathom_study.runs.verdict import write_replays
 
-    if not runs:
-        typer.echo("nothing to replay: no imported run fits the config")
-    by_file = defaultdict(list)
-    for run in runs:
-        by_file[replay_file(settings, run.cell.study, run.cell.backend)].append(run)
-    for file, of_file in by_file.items():
-        groups = []
-        for group in _replay_each(settings, of_file, how):
-            group.write()
-            groups.append(group)
-        write_text(file, "".join(f"{group}\n" for group in groups))
-        typer.echo(f"{file}: {_counts(groups)}")
-
-
-def _check_all(settings: Config, runs: Sequence[Run], how: Compute) -> None:
-    """Replay every run of the present spec; exit with status 1 unless all agree."""
-    if not runs:
-        raise ConfigError(
-            f"{settings.results}/imported: contains no such run, so nothing was replayed"
-        )
-    whole = [run for run in runs if run.replay]
-    groups = list(_replay_each(settings, whole, how))
-    typer.echo(_counts(groups) or "no group was replayed")
-    wrong = [f"{run.folder}: {run.status}: {run.reason}" for run in runs if run not in whole]
-    wrong += [str(group) for group in groups if group.outcome != "agrees"]
-    if wrong:
-        fail("\n".join(wrong))
-
-
-def _replay_each(settings: Config, runs: Sequence[Run], how: Compute) -> Iterator[GroupReplay]:
-    """Replay every group of the runs; prints a line after each."""
-    from fathom_study.runs.replay import replay_groups
-
-    for group in replay_groups(settings, runs, how):
+    for name in sorted({settings.studies[run.cell.study].dataset for run in runs} - {None}):
+        try:
+            datasets.fetch(name, settings.compute.data, say)
+        except datasets.DataError as error:  # its runs cannot be repeated here
+            say(str(error).partition("\n")[0])
+    work = partial(replay_group, settings, settings.compute)
+    items = [(group[0].cell.backend, group) for group in group_runs(runs)]
+    for _, group in by_backend(work, items, jobs):
+        if group is None:
+            fail("a process was killed, perhaps out of memory; run the same command again to go on")
         typer.echo(str(group))
+        if write:
+            write_replays(settings, group)
         yield group
-
-
-def _counts(groups: Sequence[GroupReplay]) -> str:
-    """Groups by outcome, such as '3 agrees, 1 differs'."""
-    outcomes = Counter(group.outcome for group in groups)
-    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())

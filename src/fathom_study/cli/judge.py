@@ -23,7 +23,7 @@ from fathom_study.config import ConfigError, parse_yaml
 
 if TYPE_CHECKING:
     from fathom_study.config import Compute
-    from fathom_study.report.judge import Plan
+    from fathom_study.report.judge.judgement import Plan
     from fathom_study.runs.contract import Check
 
 app = typer.Typer()
@@ -60,7 +60,6 @@ def judge(
         Path | None,
         output_folder(help="Output folder; default: results/judge/NAME, with --settings if given."),
     ] = None,
-    templates: Annotated[Path, typer.Option(help="Folder of the page's templates.")] = PAGE,
 ) -> None:
     """Judge your own connection.
 
@@ -69,7 +68,7 @@ def judge(
     network, its effective depth, and its row among all connections; with --quick, beside the plain
     network alone. The last line is the verdict. The same command resumes where it stopped.
     """
-    from fathom_study.report.judge import make_plan, write_judgement
+    from fathom_study.report.judge.judgement import make_plan, write_judgement
     from fathom_study.runs.train_all import specs_left
 
     arguments = parse_yaml(settings, "--settings")
@@ -80,8 +79,6 @@ def judge(
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
     named = Path("results/judge") / "-".join(filter(None, parts))
     folder = out or named / ("quick" if quick else "")
-    if not (templates / "JUDGE.md.j2").is_file():
-        raise ConfigError(f"{templates}: has no template JUDGE.md.j2; see --templates in --help")
     plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick, check=check)
     compute = changed(plan.config.compute, device=device)
     if not check:
@@ -99,14 +96,14 @@ def judge(
     options += ["--quick"] if quick else []
     options += ["--out", str(out)] if out else []
     command = shlex.join(["fathom", "judge", module, *options])
-    pages, verdict = write_judgement(plan, checks, templates, command)
+    pages, verdict = write_judgement(plan, checks, PAGE, command)
     for line in (*pages, verdict):
         typer.echo(str(line))
 
 
 def _checks(plan: Plan, compute: Compute) -> dict[str, list[Check]]:
     """The checks of each study, printed as they come, equal ones once. Exits if one failed."""
-    from fathom_study.report.judge import check_all
+    from fathom_study.report.judge.judgement import check_all
 
     checks: dict[str, list[Check]] = {study: [] for study in plan.config.studies}
     printed, broken = set(), {}

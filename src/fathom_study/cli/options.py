@@ -59,7 +59,6 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of cells to train at once.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE even if it is not a bundle.")]
 PublishedFile = Annotated[
     Path, typer.Option("--published", help="Published values to compare with.")
 ]
@@ -88,12 +87,12 @@ def read_config(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
         for part in reversed(key.split(".")):
             value = {part: value}
         values = deep_merge(values, value)
-    if DEFAULT_CONFIG[0] in files and not DEFAULT_CONFIG[0].exists():
-        raise ConfigError(
-            "config.yaml is not in this folder; change to the project's folder, or use "
-            "--config FILE"
-        )
     return load_config(files, values)
+
+
+def options_of(files: Sequence[Path]) -> list[str]:
+    """The options that name these config files; none for the default."""
+    return [] if files == DEFAULT_CONFIG else [f"--config={file}" for file in files]
 
 
 def end_with(result: str | Path, after: str) -> None:

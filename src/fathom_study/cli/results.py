@@ -43,7 +43,7 @@ WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md"
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
     """The config. Raises ConfigError if its report folder holds reports of another config."""
-    from fathom_study.report.reports import check_folder
+    from fathom_study.report.pages.reports import check_folder
 
     settings = read_config(files, overrides)
     check_folder(settings)
@@ -75,7 +75,7 @@ def status(
     Prints a line for each study; for named studies, every cell. Then the undecided
     contrasts, and how many more seeds may decide them.
     """
-    from fathom_study.report.terminal import print_status, print_undecided
+    from fathom_study.report.tables.terminal import print_status, print_undecided
     from fathom_study.runs.status import status_of
 
     settings = read_config(config, override)
@@ -107,7 +107,7 @@ def verify(
     Prints a line for each problem, then which files to delete and what to run; exits with status 1
     if there is any.
     """
-    from fathom_study.report.verify import verify as check
+    from fathom_study.report.integrity.verify import verify as check
 
     settings, values, _ = _read(config, published, override)
     verification = check(settings, values, templates)
@@ -165,7 +165,7 @@ def figures(
 ) -> None:
     """Draw the figures of one study on one platform."""
     from fathom_study.analysis.platforms import Platform
-    from fathom_study.report.draw import draw_study
+    from fathom_study.report.drawing.draw import draw_study
 
     draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
     end_with(out, "`fathom report` writes the reports that show them")
@@ -178,7 +178,7 @@ def overview_figures(
     config: ConfigFiles = DEFAULT_CONFIG,
 ) -> None:
     """Draw the figures over all studies."""
-    from fathom_study.report.draw import draw_overview
+    from fathom_study.report.drawing.draw import draw_overview
 
     draw_overview(read_config(config), tables, out)
 
@@ -188,7 +188,7 @@ def overview_figures(
 )
 def cell_figures(run: RunFolder, out: FigureFolder) -> None:
     """Draw the figures of one run."""
-    from fathom_study.report.draw import draw_cell
+    from fathom_study.report.drawing.draw import draw_cell
 
     draw_cell(run, out)
 
@@ -200,9 +200,9 @@ def report(
     templates: TemplatesFolder = TEMPLATES,
 ) -> None:
     """Write the reports: RESULTS.md and all other pages."""
-    from fathom_study.config.snakemake_start import is_resolved
-    from fathom_study.report.render import write_reports
-    from fathom_study.report.reports import CONFIG
+    from fathom_study.config.load import is_resolved
+    from fathom_study.report.pages.render import write_reports
+    from fathom_study.report.pages.reports import CONFIG
 
     settings, values, folder = _read(config, published)
     # Commands named in the reports read it. Under Snakemake it exists and is the same.
@@ -219,7 +219,7 @@ def paper(
     templates: TemplatesFolder = PAPER,
 ) -> None:
     """Make the paper, fathom.pdf."""
-    from fathom_study.report.paper import write_paper
+    from fathom_study.report.pages.paper import write_paper
 
     settings, values, folder = _read(config, published)
     write_paper(settings, values, templates, folder, folder / "figures")
@@ -233,7 +233,7 @@ def page(
     templates: TemplatesFolder = PAGE,
 ) -> None:
     """Make the page of all results, index.html."""
-    from fathom_study.report.page import write_page
+    from fathom_study.report.pages.page import write_page
 
     settings, values, folder = _read(config, published)
     write_page(settings, values, templates, folder, folder / "figures")
@@ -250,7 +250,7 @@ def schema(
 
     The tables of metrics and schemes come from the code, those of README from the reference.
     """
-    from fathom_study.report.definitions import with_tables
+    from fathom_study.report.pages.documents import with_tables
 
     # A copy of the code alone has no README and no reference.
     documents = [*WITH_TABLES[:2], *(file for file in WITH_TABLES[2:] if file.exists())]
@@ -268,17 +268,12 @@ def schema(
 @app.command(epilog=example("fathom schemes mhc_paper"))
 def schemes(
     name: Annotated[str, typer.Argument(help="Scheme to print as YAML for a config.")] = "",
-    long: Annotated[
-        bool, typer.Option("--long", help="Print releases, components, size and cost of each.")
-    ] = False,
 ) -> None:
     """List the named residual schemes, with source and formula."""
-    from fathom_study.report.schemes import as_text, as_yaml, in_short
-    from fathom_study.report.terminal import print_schemes
+    from fathom_study.report.tables.scheme_words import as_yaml, in_short
+    from fathom_study.report.tables.terminal import print_schemes
 
     if name:
         print(as_yaml(name))
-    elif long:
-        print(as_text())
     else:
         print_schemes([*in_short()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +24,12 @@ from fathom_study.cli.options import (
     Jobs,
     Overrides,
     Patterns,
-    Threads,
     changed,
     check_known,
     end_with,
     example,
     from_json,
+    options_of,
     output_folder,
     read_config,
     workflow_command,
@@ -54,8 +53,6 @@ def train(
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    device: Device = None,
-    threads: Threads = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Train even if the folder contains a run.")
     ] = False,
@@ -73,10 +70,9 @@ def train(
     wanted = {"depth": depth, "variant": variant, "backend": backend, "seed": seed}
     spec = _spec_of(settings, name, wanted)
     settings.check_trains([name], apart=out is not None)
-    compute = changed(settings.compute, device=device, threads=threads)
     folder = out or run_folder(Path(settings.results), spec.cell)
-    if replace or _is_free(folder, spec):
-        _train(spec, folder, compute)
+    if replace or is_free(folder, spec):
+        train_spec(spec, folder, settings.compute)
         end_with(folder, f"`fathom cell-figures {shlex.quote(str(folder))} --out figures` draws it")
 
 
@@ -115,9 +111,8 @@ def _after_training(settings: Config, files: Sequence[Path], overrides: Sequence
         page = f"{settings.report_folder}/index.html"
         command = workflow_command(files, overrides)
         return f"`{command}` trains what is missing, and makes tables, figures and the page {page}"
-    options = [f"--config={file}" for file in files if file not in DEFAULT_CONFIG]
-    command = shlex.join(["fathom", "bundle", "create", "--out", "runs.tar.xz", *options])
-    return f"`{command}` packs them, for a machine with Snakemake to import"
+    command = ["fathom", "bundle", "create", "--out", "runs.tar.xz", *options_of(files)]
+    return f"`{shlex.join(command)}` packs them, for a machine with Snakemake to import"
 
 
 def print_estimate(specs: Sequence[Spec], compute: Compute, jobs: int) -> None:
@@ -188,18 +183,6 @@ def compare(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay.")] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of linear warm-up.")
-    ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of activations to drop.")] = None,
-    no_schedule: Annotated[
-        bool, typer.Option("--no-schedule", help="Constant learning rate.")
-    ] = False,
-    no_compile: Annotated[
-        bool, typer.Option("--no-compile", help="MLX on a GPU: run the step uncompiled.")
-    ] = False,
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
@@ -214,12 +197,10 @@ def compare(
     Writes figures, tables, the weights, and one JSON file with configuration, summary and history.
     Downloads the data set if it is missing. Keeps variants that are already trained.
     """
-    from fathom_study.report.compare import comparison, write_comparison
+    from fathom_study.report.drawing.compare import comparison, write_comparison
     from fathom_study.runs.folder import run_folder
     from fathom_study.runs.train_all import specs_left
 
-    if no_compile:
-        os.environ["FATHOM_MLX_COMPILE"] = "off"
     study = {
         "variants": mode,
         "depths": [depth] if depth else None,
@@ -228,13 +209,7 @@ def compare(
         "steps": steps,
         "batch_size": batch_size,
         "streams": streams,
-        "model": {"width": width, "dropout": dropout},
-        "optimizer": {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "warmup_steps": warmup_steps,
-            "schedule": "constant" if no_schedule else None,
-        },
+        "model": {"width": width},
     }
     config = comparison(task, study, out)
     for cell in config.cells()[:1]:
@@ -256,7 +231,7 @@ def job(
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""
     cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
-    _train(cell, out, from_json(Compute, compute, "--compute"))
+    train_spec(cell, out, from_json(Compute, compute, "--compute"))
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
@@ -272,7 +247,7 @@ def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:
     return settings.spec(Cell(name, **values))
 
 
-def _is_free(folder: Path, spec: Spec) -> bool:
+def is_free(folder: Path, spec: Spec) -> bool:
     """Whether a training into the folder loses nothing; prints a line for the spec's own run.
 
     Exits with status 1 if it holds a run of another spec, also of another cell.
@@ -292,7 +267,8 @@ def _is_free(folder: Path, spec: Spec) -> bool:
     return not run.counts
 
 
-def _train(spec: Spec, out: Path, compute: Compute) -> None:
+def train_spec(spec: Spec, out: Path, compute: Compute) -> None:
+    """Train a spec into a folder, with a line of progress and of the outcome."""
     from fathom_study.runs.progress import training_progress
     from fathom_study.runs.training import run_cell
 

@@ -84,7 +84,7 @@ class Compute(Settings):
         "auto", description="MLX on Linux: auto uses a faster BLAS library if there is one"
     )
     preload: Flag = Field(
-        True, description="local jobs on Linux share a process with loaded packages"
+        True, description="trainings of the workflow on Linux fork from a loaded framework"
     )
     data: Folder = Field("data", description="folder of data sets")
     threads: Annotated[int, Field(gt=0, le=4096), NO_BOOL] = Field(
@@ -102,7 +102,7 @@ class Compute(Settings):
 
     @property
     def shares_process(self) -> bool:
-        """Whether local jobs of the workflow share a process with loaded packages."""
+        """Whether local trainings of the workflow fork from a process with a loaded framework."""
         return self.preload and sys.platform == "linux" and self.threads == 1
 
 
@@ -302,19 +302,15 @@ class Config(Settings):
                     yield f"{source}: studies.{name}.variants.{label}: {error}"
 
     def _check_module(self, study_name: str, variant: str, connection: ModuleConnection) -> None:
-        """Raise ConfigError for a module on another backend, or decay of its exempt parameters."""
-        module, optimizer = connection.settings, self.studies[study_name].of(variant).optimizer
+        """Raise ConfigError for a module on another backend, or with unknown parameters."""
+        module = connection.settings
         cells = (cell for cell in self.cells_of(study_name) if cell.variant == variant)
         if others := {cell.backend for cell in cells} - {*module.backends}:
             raise ConfigError(
                 f"{module.module} is a PyTorch module and cannot train on {join_values(others)}; "
                 "use backends: [torch], or exclude these cells"
             )
-        if connection.exempt and optimizer.decay == "all" and optimizer.weight_decay:
-            raise ConfigError(
-                f"{module.module} exempts {join_values(connection.exempt)} from weight decay, but "
-                "all parameters decay; add optimizer: {decay: matrices}"
-            )
+        connection.parameters()
 
     def _too_large_batches(self, source: str) -> Iterator[str]:
         """Problems: batches larger than the data set."""

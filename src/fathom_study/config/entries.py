@@ -28,7 +28,7 @@ from fathom_study.spec import Backend
 MAX_BATCH = 1_000_000
 
 RESERVED_NAMES = {
-    "all", "claims", "data", "everything", "fetch", "figures", "page", "paper", "replay", "report",
+    "all", "claims", "data", "everything", "fetch", "figures", "page", "paper", "report",
     "reports", "resolve", "tables", "train", "verify", "cells", "overview",
 }  # fmt: skip
 """Names that no study can have: rules of the workflow, since a study is a target, and folders."""

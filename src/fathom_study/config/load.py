@@ -1,9 +1,16 @@
-"""Reading a config: YAML or JSON files laid over each other, then validated."""
+"""Reading a config: YAML or JSON files laid over each other, then validated; its resolved copy.
+
+The profiles (`workflow/profiles`) call `check_start`, as Snakemake reads no other file of the
+project before the config, and reports each error of the config in many lines.
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +19,15 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from fathom.settings import NULLS, ConfigError, deep_merge, unknown, validate
+from fathom.system.errors import UserError, fail, of_system
 from fathom.system.packages import is_installed
-from fathom.system.text import load_json
+from fathom.system.text import digits, load_json
 from fathom_study.config.config import Config
 from fathom_study.spec import BACKENDS
+from fathom_study.system.files import write_text
+
+DEFAULT = "config.yaml"
+"""The config of the project, in the folder where a command starts."""
 
 
 def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -23,6 +35,11 @@ def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None
 
     Raises ConfigError, one line per problem, naming the files, and `options` for overrides.
     """
+    if DEFAULT in map(str, files) and not Path(DEFAULT).exists():
+        raise ConfigError(
+            f"{DEFAULT} is not in this folder; change to the project's folder, or name another "
+            "config"
+        )
     merged: dict[str, Any] = {}
     overlays = [(str(file), _place(read_yaml(file), Path(file).parent)) for file in files]
     overlays += [("options", overrides)] if overrides else []
@@ -108,3 +125,51 @@ def check_config(data: Mapping[str, Any], source: str = "config") -> Config:
 def installed_backends() -> tuple[str, ...]:
     """The backends whose framework is installed, found without importing one."""
     return tuple(name for name in BACKENDS if is_installed(name))
+
+
+def resolved_text(config: Config) -> str:
+    """The content of config.json."""
+    return json.dumps(config.resolved(), indent=2, allow_nan=False) + "\n"
+
+
+def is_resolved(config: Config) -> bool:
+    """Whether config.json exists and has the content of this config."""
+    file = Path(config.report_folder, "config.json")
+    return file.is_file() and file.read_bytes() == resolved_text(config).encode()
+
+
+def write_resolved(config: Config) -> str:
+    """Path of a file with `resolved_text`, named after its hash, for the job that copies it."""
+    text = resolved_text(config)
+    file = Path(".snakemake/fathom-config", f"{digits(text)}.json")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    return str(file)
+
+
+def check_start() -> None:
+    """Exit with one line if Snakemake's cache or a file after `--configfile` cannot be used."""
+    from platformdirs import user_cache_dir  # a package that Snakemake needs
+
+    try:
+        cache = Path(user_cache_dir("snakemake", "snakemake"), "snakemake/source-cache")
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(
+            f"{of_system(error)}; Snakemake needs a cache in the home folder; choose a writable "
+            'folder: export XDG_CACHE_HOME="$PWD/.snakemake"'
+        )
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--configfile", "--configfiles", nargs="+", action="append", default=[])
+    options.add_argument("--config", "-C", nargs="*", action="append", default=[])
+    given, _ = options.parse_known_args(sys.argv[1:])
+    for name, values in vars(given).items():
+        if len(values) > 1:
+            fail(f"--{name} is given {len(values)} times, but Snakemake uses only the last; "
+                 f"write one: --{name} {' '.join(itertools.chain(*values))}")  # fmt: skip
+    try:
+        for file in itertools.chain(*given.configfile):
+            read_yaml(file)
+    except UserError as error:
+        fail(str(error))

@@ -38,6 +38,11 @@ class Score:
     """The best possible score on any data."""
     oracle: Oracle | None = None
 
+    @property
+    def sign(self) -> int:
+        """1 where lower scores are better, else −1."""
+        return 1 if self.better == "lower" else -1
+
     def progress(self, value: float, chance: float) -> float:
         """Position of a score between chance (0) and perfect (1); 0 if these are equal."""
         way = self.perfect - chance

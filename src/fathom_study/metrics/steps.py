@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -150,21 +150,6 @@ Near the end of float64 no axis could be drawn.
 """
 
 
-def loss(steps: Steps) -> np.ndarray:
-    """The training loss."""
-    return steps.loss
-
-
-def nonfinite_event(steps: Steps) -> np.ndarray:
-    """1 where the loss or a logit is not finite, else 0."""
-    return (~(np.isfinite(steps.loss) & steps.logits_finite)).astype(int)
-
-
-def grad_norm(steps: Steps) -> np.ndarray:
-    """L2 norm of the gradient over all parameters."""
-    return np.sqrt((steps.grad_norms**2).sum(axis=1))
-
-
 def grad_norm_of(parameter: str) -> ComputeSteps:
     """The gradient norm of one parameter, in the runs that have it."""
 
@@ -194,73 +179,27 @@ def of_gain_of_one(name: str) -> ComputeSteps:
     return value
 
 
-def of_report(name: str) -> Callable[[Callable[[np.ndarray], np.ndarray | None]], ComputeSteps]:
-    """Decorator that makes a function of the network's report `name`, [n, …], one of `Steps`.
+def of_report(name: str, function: Callable[[np.ndarray], np.ndarray | None]) -> ComputeSteps:
+    """A function of the network's report `name`, [n, …] in float64, in the runs that have it."""
 
-    The result is None in runs without such a report.
-    """
+    def value(steps: Steps) -> np.ndarray | None:
+        report = steps.reports.get(name)
+        return None if report is None else function(report.astype(np.float64))
 
-    def decorate(function: Callable[[np.ndarray], np.ndarray | None]) -> ComputeSteps:
-        @wraps(function)  # the hash of the code finds it by its name
-        def compute(steps: Steps) -> np.ndarray | None:
-            report = steps.reports.get(name)
-            return None if report is None else function(report.astype(np.float64))
-
-        return compute
-
-    return decorate
-
-
-@of_report("H_res")
-def H_res_distance(H: np.ndarray) -> np.ndarray:  # noqa: N802, the paper's name
-    """Mean |H_res − I| over layers and entries of [n, L, S, S]."""
-    return np.abs(H - np.eye(H.shape[-1])).mean(axis=(1, 2, 3))
+    return value
 
 
 def readout_share_of(stream: int) -> ComputeSteps:
     """One stream's share of the output, in the runs that have it."""
-
-    @of_report("readout_shares")
-    def share(shares: np.ndarray) -> np.ndarray | None:
-        return shares[:, stream] if stream < shares.shape[1] else None
-
-    return share
+    return of_report(
+        "readout_shares",
+        lambda shares: shares[:, stream] if stream < shares.shape[1] else None,
+    )
 
 
-@of_report("gates")
-def gate_first(gates: np.ndarray) -> np.ndarray:
-    """The gate of the first layer, of the gates [n, L] of all layers."""
-    return gates[:, 0]
-
-
-@of_report("gates")
-def gate_mean(gates: np.ndarray) -> np.ndarray:
-    """Mean gate over layers."""
-    return gates.mean(axis=1)
-
-
-@of_report("gates")
-def gate_largest(gates: np.ndarray) -> np.ndarray:
-    """Largest gate over layers."""
-    return gates.max(axis=1)
-
-
-@of_report("base")
-def base_row_error(base: np.ndarray) -> np.ndarray:
-    """Mean |row sum − 1| of the matrices [n, 3, S, S] of the learned logits alone."""
-    return np.abs(base.sum(axis=-1) - 1).mean(axis=(1, 2))
-
-
-@of_report("base")
-def base_column_error(base: np.ndarray) -> np.ndarray:
-    """Mean |column sum − 1| of the matrices [n, 3, S, S] of the learned logits alone."""
-    return np.abs(base.sum(axis=-2) - 1).mean(axis=(1, 2))
-
-
-@of_report("base")
-def base_diagonal(base: np.ndarray) -> np.ndarray:
-    """Mean diagonal entry of the matrices [n, 3, S, S] of the learned logits alone."""
-    return np.diagonal(base, axis1=-2, axis2=-1).mean(axis=(1, 2))
+def base_error(axis: int) -> ComputeSteps:
+    """Mean |sum − 1| along an axis of the matrices [n, 3, S, S] of the learned logits alone."""
+    return of_report("base", lambda base: np.abs(base.sum(axis=axis) - 1).mean(axis=(1, 2)))
 
 
 MATTERS = 0.01
@@ -302,7 +241,7 @@ STEP_METRICS = Registry(
             "loss",
             "training loss on the step's batch: the mean cross-entropy in nats, unless the task "
             "has a loss of its own",
-            loss,
+            lambda steps: steps.loss,
             bounds=POSITIVE,
             shown="loss {:.4g}",
         ),
@@ -310,7 +249,7 @@ STEP_METRICS = Registry(
             "gradient norm (L2)",
             "L2 norm of all gradients together. The device gives one float32 norm per "
             "stacked parameter; the host squares and adds them in float64",
-            grad_norm,
+            lambda steps: np.sqrt((steps.grad_norms**2).sum(axis=1)),
             bounds=POSITIVE,
             shown="grad norm {:.3g}",
         ),
@@ -318,7 +257,7 @@ STEP_METRICS = Registry(
             "non-finite step",
             "1 if the loss or any logit is not finite, else 0. A non-finite gradient does not "
             "count",
-            nonfinite_event,
+            lambda steps: (~(np.isfinite(steps.loss) & steps.logits_finite)).astype(int),
             whole=True,
             bounds=SHARE,
         ),
@@ -390,25 +329,33 @@ STEP_METRICS = Registry(
             f"base_{line}_error": StepMetric(
                 f"mean |{line} sum − 1|\nof the learned matrices",
                 f"mean |{line} sum − 1| {BASE}",
-                error,
+                base_error(axis),
                 bounds=POSITIVE,
             )
-            for line, error in (("row", base_row_error), ("column", base_column_error))
+            for line, axis in (("row", -1), ("column", -2))
         },
         "base_diagonal": StepMetric(
             "mean diagonal\nof the learned matrices",
             f"mean diagonal entry {BASE}",
-            base_diagonal,
+            of_report("base", lambda b: np.diagonal(b, axis1=-2, axis2=-1).mean(axis=(1, 2))),
         ),
         "gate_first": StepMetric(
             "gate of the first layer",
             "g of the first wrapped function, without noise",
-            gate_first,
+            of_report("gates", lambda gates: gates[:, 0]),
             bounds=SHARE,
         ),
-        "gate_mean": StepMetric("mean gate", "g, mean over layers", gate_mean, bounds=SHARE),
+        "gate_mean": StepMetric(
+            "mean gate",
+            "g, mean over layers",
+            of_report("gates", lambda gates: gates.mean(axis=1)),
+            bounds=SHARE,
+        ),
         "gate_largest": StepMetric(
-            "largest gate", "g, maximum over layers", gate_largest, bounds=SHARE
+            "largest gate",
+            "g, maximum over layers",
+            of_report("gates", lambda gates: gates.max(axis=1)),
+            bounds=SHARE,
         ),
         "stream_embedding_similarity": StepMetric(
             "similarity of the\nstream embedding",
@@ -421,7 +368,7 @@ STEP_METRICS = Registry(
             "distance of H_res from the identity: `|H_res − I|`, mean over layers and entries; "
             "a dynamic H_res is first averaged over positions. Its value at the first step is the "
             "start of the scheme, which is not learned",
-            H_res_distance,
+            of_report("H_res", lambda H: np.abs(H - np.eye(H.shape[-1])).mean(axis=(1, 2, 3))),
             bounds=POSITIVE,
         ),
         "score_without_block": StepMetric(

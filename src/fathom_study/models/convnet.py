@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
-from fathom.connections.connection import Connection
-from fathom.connections.schemes import Scheme
 from fathom.init import Constant, Normal, Parameter
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Registry
@@ -41,25 +38,18 @@ NAMES = Registry({"resnet": "plain", "hc": "hc_dynamic", "mhc": "mhc_dynamic"})
 """The connections that published names of variants stand for on this network."""
 
 
-@dataclass(frozen=True)
 class ConvNet(Network):
     """Images [B, 28, 28, 1] → logits [B, 10]."""
 
     names = NAMES
-
-    width: int
-    dropout: float
-    depth: int
-    scheme: Scheme
-
-    @cached_property
-    def connection(self) -> Connection:
-        """Wraps every block; dynamic coefficients are one set per image."""
-        return self.around_blocks(self.width, pooled_axes=2)
+    pooled_axes = 2  # one set of dynamic coefficients per image
 
     def parameters(self) -> dict[str, Parameter]:
-        """He-normal weights, divided by √L in a block's second convolution; zero biases."""
-        W, L = self.width, self.depth
+        """He-normal weights, divided by √L in a block's second convolution; zero biases.
+
+        The source draws these, so the recipe does not change them.
+        """
+        W, L = self.model.width, self.depth
         he_stem, he_block, he_head = (Normal(math.sqrt(2 / fan_in)) for fan_in in (9, 9 * W, W))
         zeros, has_norms = Constant(0.0), not self.connection.reads_normed
         return {
@@ -91,7 +81,7 @@ class ConvNet(Network):
         layers = stacked_layers(ops, params)
         keeps = ops.unstack(inputs["keep"]) if "keep" in inputs else [None] * len(layers)
         blocks = [
-            partial(block, ops, layer, dropout=self.dropout, keep=keep)
+            partial(block, ops, layer, dropout=self.model.dropout, keep=keep)
             for layer, keep in zip(layers, keeps, strict=True)
         ]
         noise = inputs.get("noise")
@@ -103,7 +93,7 @@ class ConvNet(Network):
         return Output(logits, mixed)
 
     def forward_flops(self, batch_size: int) -> float:
-        W = self.width
+        W = self.model.width
         per_position = 9 * W + self.depth * 2 * 9 * W**2
         return 2 * batch_size * (SIDE**2 * per_position + W * CLASSES)
 

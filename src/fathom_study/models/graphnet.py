@@ -6,12 +6,9 @@ Blocks have no residual: the connection adds it. Formulas: docs/definitions.md, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Protocol
+from functools import partial
 
-from fathom.connections.connection import Connection, MixingTrace
-from fathom.connections.schemes import Scheme
+from fathom.connections.connection import MixingTrace
 from fathom.init import Parameter
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Registry
@@ -23,7 +20,6 @@ from fathom_study.models.network import (
     stacked_layers,
     through_layers,
 )
-from fathom_study.models.recipes import Recipe
 
 # A residual network of graph convolutions is DeepGCNs' ResGCN (arXiv:1904.03751). No source has hc
 # and mhc on graphs: the names stand for the same connections as on the transformer.
@@ -31,34 +27,10 @@ NAMES = Registry({"resgcn": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
 """The connections that published names of variants stand for on this network."""
 
 
-class GraphSizes(Protocol):
-    """Settings of a task that the network uses."""
-
-    nodes: int
-    communities: int
-    width: int
-    hidden: int
-
-    @property
-    def channels(self) -> int:
-        """Number of input features of a node."""
-
-
-@dataclass(frozen=True)
 class GraphNet(Network):
     """Nodes [B, n, channels] and links [B, n, n] → logits [B, n, q]."""
 
     names = NAMES
-
-    model: GraphSizes
-    depth: int
-    recipe: Recipe
-    scheme: Scheme
-
-    @cached_property
-    def connection(self) -> Connection:
-        """Wraps every convolution; dynamic coefficients are one set per node."""
-        return self.around_blocks(self.model.width)
 
     def parameters(self) -> dict[str, Parameter]:
         model, recipe, L = self.model, self.recipe, self.depth

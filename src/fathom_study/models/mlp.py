@@ -7,14 +7,10 @@ Formulas: docs/definitions.md, "Task flow".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
-from fathom.connections.connection import Connection
-from fathom.connections.schemes import Scheme
 from fathom.init import Parameter
 from fathom.operations.ops import Array, Ops
-from fathom.settings import Registry
 from fathom_study.models.network import (
     Network,
     Output,
@@ -23,34 +19,16 @@ from fathom_study.models.network import (
     stacked_layers,
     through_layers,
 )
-from fathom_study.models.recipes import Recipe
 
 POINT = 2
 """Number of coordinates of a point and of a velocity."""
 
-NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""The same connections as on the transformer; no source has this network."""
 
-
-@dataclass(frozen=True)
 class VelocityMLP(Network):
     """Points [B, 2] at times [B, 1] → velocities [B, 2]."""
 
-    names = NAMES
-
-    width: int
-    hidden: int
-    depth: int
-    recipe: Recipe
-    scheme: Scheme
-
-    @cached_property
-    def connection(self) -> Connection:
-        """Wraps every block; dynamic coefficients are one set per point."""
-        return self.around_blocks(self.width)
-
     def parameters(self) -> dict[str, Parameter]:
-        W, F, L, recipe = self.width, self.hidden, self.depth, self.recipe
+        W, F, L, recipe = self.model.width, self.model.hidden, self.depth, self.recipe
         inputs, has_norms = POINT + 1, not self.connection.reads_normed
         return {
             "embedding.weight": Parameter((W, inputs), recipe.weights(inputs), is_matrix=True),
@@ -83,7 +61,7 @@ class VelocityMLP(Network):
         return Output(ops.linear(x, params["head.weight"], params["head.bias"]), mixed)
 
     def forward_flops(self, batch_size: int) -> float:
-        W, F = self.width, self.hidden
+        W, F = self.model.width, self.model.hidden
         return 2 * batch_size * ((POINT + 1) * W + self.depth * 2 * W * F + W * POINT)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 from fathom.connections.connection import Connection, ConnectionContext, MixingTrace
 from fathom.connections.schemes import Scheme
 from fathom.init import Constant, Parameter
 from fathom.operations.ops import Array, Layers, Ops
+from fathom.settings import Registry
 from fathom_study.models.left_out import LeftOut
+from fathom_study.models.recipes import Recipe
 
 TRAINING_ONLY = ("keep", "noise")
 """Inputs of training steps only: the mask of dropout, and the connection's noise."""
@@ -32,25 +35,33 @@ class Output(NamedTuple):
     """How the streams were mixed; None for a single stream."""
 
 
+PUBLISHED_NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
+"""Names of the demo's connections, on its transformer and on networks that no source has."""
+
+
+@dataclass(frozen=True)
 class Network(ABC):
     """Embedding, layers in a connection, head."""
 
-    names: ClassVar[Mapping[str, str]]
+    names: ClassVar[Mapping[str, str]] = PUBLISHED_NAMES
     """Connection that each published name of a variant stands for on this network."""
+    pooled_axes: ClassVar[int] = 0
+    """Number of axes before the channels that dynamic coefficients average over: one set each of
+    the others, as for each token."""
 
-    connection: Connection
+    model: Any
+    """The settings of the task's model."""
     depth: int
+    recipe: Recipe
     scheme: Scheme
 
-    def around_blocks(self, width: int, pooled_axes: int = 0) -> Connection:
-        """Connection of the scheme around each of `depth` blocks, which have no residual.
-
-        `pooled_axes`: axes before the channels that dynamic coefficients average over.
-        """
+    @cached_property
+    def connection(self) -> Connection:
+        """The scheme around each of `depth` blocks, which have no residual."""
         context = ConnectionContext(
             layers=self.depth,
-            width=width,
-            pooled_axes=pooled_axes,
+            width=self.model.width,
+            pooled_axes=self.pooled_axes,
             has_residual=False,
             optional_norms=True,
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Annotated, ClassVar, Literal
 
@@ -22,10 +21,9 @@ from fathom.connections.connection import (
     ConnectionContext,
     root_mean_square,
 )
-from fathom.connections.schemes import Scheme
 from fathom.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.operations.ops import Array, Ops
-from fathom.settings import Flag, Nullable, Number, Positive, Registry, Settings
+from fathom.settings import Flag, Nullable, Number, Positive, Settings
 from fathom_study.models.network import (
     Network,
     Output,
@@ -33,7 +31,6 @@ from fathom_study.models.network import (
     stacked_layers,
     through_layers,
 )
-from fathom_study.models.recipes import Recipe
 
 
 class TransformerParts(Settings):
@@ -90,20 +87,10 @@ def sizes(model: TransformerParts) -> str:
     return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
 
 
-NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""The connections that published names of variants stand for on this network."""
-
-
-@dataclass(frozen=True)
 class Transformer(Network):
     """Tokens [B, T] → logits [B, T, V]."""
 
-    names = NAMES
-
     model: TransformerParts
-    depth: int
-    recipe: Recipe
-    scheme: Scheme
 
     @cached_property
     def connection(self) -> Connection:

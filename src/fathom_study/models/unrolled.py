@@ -7,55 +7,19 @@ Formulas: docs/definitions.md, "Task unrolled".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
-from fathom.connections.connection import Connection
-from fathom.connections.schemes import Scheme
 from fathom.init import Normal, Parameter
 from fathom.operations.ops import Array, Ops
-from fathom.settings import Registry
 from fathom_study.models.network import Network, Output, norm_parameters, through_layers
-from fathom_study.models.recipes import Recipe
-
-NAMES = Registry({"baseline": "plain", "hc": "hc_demo", "mhc": "mhc_demo"})
-"""The connections that short names of variants stand for, the same as on the transformer."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a cell."""
-
-    width: int
-    """D, channels of the state."""
-    hidden: int
-    """F, channels between the cell's two layers."""
-    tokens: int
-    """Number of distinct input tokens."""
-    classes: int
-    """V, number of distinct answers."""
-
-
-@dataclass(frozen=True)
 class Unrolled(Network):
     """Tokens [B, T] → logits [B, V] of one answer, read from the last state."""
 
-    names = NAMES
-
-    sizes: Sizes
-    depth: int
-    recipe: Recipe
-    scheme: Scheme
-
-    @cached_property
-    def connection(self) -> Connection:
-        """Wraps every time step; dynamic coefficients are one set per sequence and step."""
-        return self.around_blocks(self.sizes.width)
-
     def parameters(self) -> dict[str, Parameter]:
         """Parameters by name; the cell's are not stacked, since all time steps share them."""
-        sizes, recipe = self.sizes, self.recipe
-        D, F = sizes.width, sizes.hidden
+        recipe, D, F, V = self.recipe, self.model.width, self.model.hidden, self.model.symbols
         unit = Normal(1.0 if recipe.embedding == "unit" else D**-0.5)
         head = Normal(0.001) if recipe.head == "small" else recipe.weights(D)
 
@@ -63,7 +27,7 @@ class Unrolled(Network):
             return {} if self.connection.reads_normed else norm_parameters(name, (D,))
 
         return {
-            "embedding.token": Parameter((sizes.tokens, D), unit, is_matrix=True),
+            "embedding.token": Parameter((V + 1, D), unit, is_matrix=True),
             "state.start": Parameter((D,), unit),
             **norm("cell.norm"),
             "cell.state.weight": Parameter((F, D), recipe.weights(D), is_matrix=True),
@@ -74,7 +38,7 @@ class Unrolled(Network):
             ),
             "cell.out.bias": Parameter((D,), recipe.biases(F)),
             **norm("norm"),
-            "head.weight": Parameter((sizes.classes, D), head, is_matrix=True),
+            "head.weight": Parameter((V, D), head, is_matrix=True),
             **self.connection.parameters(),
         }
 
@@ -106,10 +70,9 @@ class Unrolled(Network):
         return Output(ops.linear(state, params["head.weight"]), mixed)
 
     def forward_flops(self, batch_size: int) -> float:
-        sizes = self.sizes
-        D, F = sizes.width, sizes.hidden
-        of_states = batch_size * (self.depth * 2 * D * F + D * sizes.classes)
-        return 2 * (of_states + sizes.tokens * D * F)
+        D, F, V = self.model.width, self.model.hidden, self.model.symbols
+        of_states = batch_size * (self.depth * 2 * D * F + D * V)
+        return 2 * (of_states + (V + 1) * D * F)
 
 
 def cell(ops: Ops, params: dict[str, Array], is_normed: bool, token: Array, state: Array) -> Array:

@@ -1,10 +1,10 @@
 """Bundles: archives that carry runs from one machine to another.
 
 A bundle is a tar packed by xz. It holds plain files, `runs/<cell>/<file>`, with metrics by columns.
-It may come from a stranger. So an import unpacks it within limits of size, memory and number, and
-accepts only the files of a run under their own names. Their content is checked as in
-every run folder: against the manifest, its hashes and the spec. Runs are moved into place only
-after all of them have passed.
+It may come from a stranger. So an import unpacks it within limits of size and number, and accepts
+only the files of a run under their own names. Their content is checked as in every run folder:
+against the manifest, its hashes and the spec. Runs are moved into place only after all of them have
+passed.
 """
 
 from __future__ import annotations
@@ -54,12 +54,9 @@ MAX_FILE_BYTES = 256 * 2**20
 MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
 """A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; runs reach a ratio of 11."""
-MAX_RUNS = 20_000
+MAX_FILES = 100_000
 MAX_PLATFORM = 100
 """Maximum length of a platform's name, which names a folder."""
-MAX_MEMORY = 128 * 2**20
-"""Memory limit for unpacking, in bytes; xz at its default level needs 9 MB."""
-CHUNK_BYTES = 2**20
 INCOMING = ".incoming-"
 """Prefix of the name of the folder that an import unpacks into."""
 XZ = [{"id": lzma.FILTER_LZMA2, "lc": 0, "lp": 3, "pb": 3}]
@@ -73,16 +70,14 @@ class BundleError(UserError):
 # --- creating a bundle --------------------------------------------------------------------------
 
 
-def create_bundle(
-    config: Config, file: Path, patterns: Sequence[str] = (), *, force: bool = False
-) -> list[Run]:
+def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> list[Run]:
     """Pack every current run whose cell matches one of `patterns`, by default all of them.
 
     Trainings that have not finished are left out, with a line that counts them.
     Raises ConfigError for a pattern that matches no cell, and BundleError if a chosen run is stale
-    or corrupt, if there is none, or if `file` exists and is not a bundle, unless `force` is set.
+    or corrupt, if there is none, or if `file` exists and is not a bundle.
     """
-    check_replaces(file, force=force)
+    check_replaces(file)
     results, cells = Path(config.results), config.select_cells(patterns)
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
     chosen = [run for run in runs if run.status not in ("missing", "failed")]
@@ -116,18 +111,16 @@ def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
                     _add(archive, f"runs/{cell}/{COLUMNS}", columns)
 
 
-def check_replaces(file: Path, *, force: bool) -> None:
-    """Raise BundleError if `file` exists and is not a bundle, unless `force` is set."""
-    if force or not file_to_write(file).exists():
+def check_replaces(file: Path) -> None:
+    """Raise BundleError if `file` exists and is not a bundle."""
+    if not file_to_write(file).exists():
         return
     try:
         with lzma.open(file) as content:
             header = content.read(tarfile.BLOCKSIZE)
         _parse_name(tarfile.TarInfo.frombuf(header, "ascii", "replace").name)
     except (BundleError, OSError, EOFError, lzma.LZMAError, tarfile.HeaderError):
-        raise BundleError(
-            f"{file}: exists and is not a bundle; name another file, or add --force to replace it"
-        ) from None
+        raise BundleError(f"{file}: exists and is not a bundle; name another file") from None
 
 
 def thin_run(folder: Path) -> dict[str, bytes]:
@@ -271,9 +264,7 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
         raise BundleError(f"{file}: is not a file")
     staging.mkdir(parents=True, exist_ok=True)
     try:
-        _decompress(file, tar := staging / "bundle.tar")
-        cells = _extract(tar, staging)
-        tar.unlink()
+        cells = _extract(file, staging)
         for cell in cells if check else ():
             make_rows(staging / cell.path())
         manifests = {}
@@ -316,50 +307,35 @@ class _PlainEntry(tarfile.TarInfo):
         return entry
 
 
-def _decompress(file: Path, tar: Path) -> None:
-    """Write the unpacked content of `file` to `tar`. Raises BundleError beyond the limits."""
-    limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
-    # lzma.open has no such limit: a header can ask for gigabytes.
-    decompressor, size = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY), 0
-    with file.open("rb") as packed, with_filename(tar), tar.open("wb") as opened:
-        while not decompressor.eof:
-            given = packed.read(CHUNK_BYTES) if decompressor.needs_input else b""
-            if decompressor.needs_input and not given:
-                raise EOFError("ends before its end-of-stream marker")
-            content = decompressor.decompress(given, CHUNK_BYTES)
-            size += len(content)
-            if size > limit:
-                raise BundleError(f"unpacks to more than {limit} bytes")
-            opened.write(content)
-        if decompressor.unused_data or packed.read(1):
-            raise BundleError("contains data after its end")
+def _extract(file: Path, staging: Path) -> list[Cell]:
+    """Write a bundle's files below `staging`, each in the folder of its cell; returns the cells.
 
-
-def _extract(tar: Path, staging: Path) -> list[Cell]:
-    """Write an archive's files below `staging`, each in the folder of its cell; returns the cells.
-
-    Checks names, kinds and sizes of entries, but not the content of the files.
+    Checks names, kinds, sizes and number of the files, but not their content.
     """
+    limit = min(MAX_TOTAL_BYTES, FREE_BYTES + MAX_RATIO * file.stat().st_size)
     cells: dict[Cell, None] = {}
+    total = 0
     with (
-        tar.open("rb") as opened,
-        tarfile.open(fileobj=opened, mode="r:", tarinfo=_PlainEntry) as archive,
+        lzma.open(file) as unpacked,
+        tarfile.open(fileobj=unpacked, mode="r:", tarinfo=_PlainEntry) as archive,
     ):
-        for entry in archive:
+        for number, entry in enumerate(archive, start=1):
             cell, name = _parse_name(entry.name)
             most = MAX_JSON_BYTES if name.endswith(".json") else MAX_FILE_BYTES
             if not 0 <= entry.size <= most:
                 raise BundleError(
                     f"{entry.name!r}: a size of {entry.size}, but the limit is {most}"
                 )
+            total += entry.size
+            if total > limit:
+                raise BundleError(f"unpacks to more than {limit} bytes")
+            if number > MAX_FILES:
+                raise BundleError(f"contains more than {MAX_FILES} files")
             cells[cell] = None
-            if len(cells) > MAX_RUNS:
-                raise BundleError(f"contains more than {MAX_RUNS} runs")
             entry.name = f"{cell.path()}/{name}"
             with with_filename(staging / entry.name):
                 archive.extract(entry, staging, set_attrs=False, filter="data")
-        opened.seek(archive.offset)  # tarfile ends silently at a damaged header
-        while rest := opened.read(CHUNK_BYTES):
+        while rest := unpacked.read(2**20):  # tarfile ends silently at a damaged header
             if rest.strip(b"\0"):
                 raise BundleError("contains data after its end")
     if not cells:

@@ -1,6 +1,6 @@
 """The contract of a user's own connection, checked before training.
 
-docs/library.md, "Your own connection", lists the checks.
+docs/library-details.md, "The contract", lists the checks.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     watched.network = copy.copy(problem.network)
     vars(watched.network)["connection"] = watching
     initial = problem.initial_parameters()
-    once = _logits(watched, backend, initial)
+    once = first_logits(watched, backend, initial)
     yield watching.check()
     if not np.isfinite(once).all():
         yield Check("at the start", "logits are not finite", failed=True)
         return  # the rest compares numbers
-    perturbed = _perturbed(initial)
+    perturbed = with_noise(initial)
     evaluated, trained, again, other = (
-        _logits(problem, backend, perturbed, step=step) for step in (None, 0, 0, 1)
+        first_logits(problem, backend, perturbed, step=step) for step in (None, 0, 0, 1)
     )
     mode, repeats = _mode(evaluated, trained, other), _same(trained, again)
     passes = list(_passes(problem, backend, initial, once, repeats, watching.kept()))
@@ -95,8 +95,8 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     if mode.text != SAME_IN_BOTH and not any(check.failed for check in separate):
         separate = list(_separate(problem, plain, backend, perturbed, 0))
     yield from separate
-    theirs = _logits(plain, backend, plain.initial_parameters())
-    apart = _relative(once, theirs)
+    theirs = first_logits(plain, backend, plain.initial_parameters())
+    apart = relative(once, theirs)
     if apart < TOLERANCE:
         yield Check("at the start", "equals the plain network, but for rounding")
     else:
@@ -238,8 +238,8 @@ def _passes(
     # Other sequences after these: a fresh module must give the same.
     others = {n: np.ascontiguousarray(np.flip(x)) for n, x in _inputs(problem).items()}
     fresh = without_data(Problem(problem.spec))
-    second, first = (_logits(each, backend, initial, others) for each in (problem, fresh))
-    again = _logits(problem, backend, initial)
+    second, first = (first_logits(each, backend, initial, others) for each in (problem, fresh))
+    again = first_logits(problem, backend, initial)
     if not (_same(second, first) and _same(again, once)):
         why = (
             "gives different numbers; keep no array or statistic of a pass for the next, and draw "
@@ -322,13 +322,13 @@ def _separate(
         changes = []
         for each, numbers in ((plain, of_plain), (problem, params)):
             before, after = (
-                _logits(each, backend, numbers, {**inputs, "tokens": given}, step)
+                first_logits(each, backend, numbers, {**inputs, "tokens": given}, step)
                 for given in (one, other)
             )
             if before.shape[:2] != one.shape:
                 return 0.0  # no output for each token
             finite = np.isfinite([before[kept], after[kept]]).all()
-            changes.append(_relative(after[kept], before[kept]) if finite else math.inf)
+            changes.append(relative(after[kept], before[kept]) if finite else math.inf)
         return changes[1] if changes[0] < TOLERANCE else 0.0
 
     first, count = tokens[:1], tokens.shape[1]
@@ -355,7 +355,7 @@ def _separate(
         yield Check("batch", "no sequence changes another")
 
 
-def _perturbed(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_noise(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The parameters with noise on those of the connection."""
     rng = np.random.default_rng(0)
     noise = {n: PERTURBED * rng.standard_normal(p.shape) for n, p in params.items()}
@@ -370,7 +370,7 @@ def _inputs(problem: Problem) -> dict[str, np.ndarray]:
     return inference_inputs(problem.task.batch(problem.spec, 0).inputs)
 
 
-def _logits(
+def first_logits(
     problem: Problem,
     backend: Backend,
     params: dict[str, np.ndarray],
@@ -392,7 +392,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one, other, equal_nan=True)
 
 
-def _relative(one: np.ndarray, other: np.ndarray) -> float:
+def relative(one: np.ndarray, other: np.ndarray) -> float:
     """The largest difference, relative to the largest number of `other`; NaN is ignored."""
     largest = np.nanmax(np.abs(other), initial=0.0)
     return float(np.nanmax(np.abs(one - other), initial=0.0) / max(largest, 1e-30))

@@ -12,10 +12,7 @@ from fathom_study.tasks import Problem
 
 STARTUP_SECONDS, PRELOADED_SECONDS = 4.0, 1.0
 """Approximate overhead of a training job: interpreter, framework, first step; the first step alone
-if jobs share a loaded process."""
-
-RENDER_SECONDS = 3.0
-"""Approximate time of a job that makes tables, figures or a report."""
+if it forks from a loaded process."""
 
 LAYER_SECONDS = 1.5e-3
 OPERATIONS_PER_SECOND = 3e10

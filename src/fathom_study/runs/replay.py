@@ -2,8 +2,8 @@
 
 A *group* holds the imported runs of one study, depth, variant and backend that one platform made
 with one code. Today's code repeats a few steps of the first run and one step of every other, and
-compares the metrics. The outcomes are kept in the verdicts of the runs. A run can also be repeated
-as a whole.
+compares the metrics. The outcomes are kept outside the runs' folders (`write_replays`). A run can
+also be repeated as a whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,11 +29,11 @@ from fathom_study.runs.folder import (
     read_rows,
     read_spec,
 )
-from fathom_study.runs.run import Run, group_runs
+from fathom_study.runs.run import Run
 from fathom_study.runs.thinning import thin_rows
 from fathom_study.runs.training import connect, environment, run_cell, same_digits
 from fathom_study.runs.training_code import training_code_hash
-from fathom_study.runs.verdict import GroupReplay, Replay, read_verdict, steps_to_repeat
+from fathom_study.runs.verdict import GroupReplay, Replay, read_replays, steps_to_repeat
 from fathom_study.tasks import Problem
 from fathom_study.train import Chunk, step_rows, take_step, trainer_for
 
@@ -59,23 +59,23 @@ class Comparison(NamedTuple):
     differences: dict[str, float | None]
 
 
-def replay_groups(config: Config, runs: Iterable[Run], compute: Compute) -> Iterator[GroupReplay]:
-    """Replay every group of the runs; writes nothing.
+def replay_group(config: Config, compute: Compute, group: Sequence[Run]) -> GroupReplay:
+    """Replay a group; writes nothing.
 
     A group that cannot be repeated is an outcome, not an error. Runs after the first that does not
     agree are not repeated.
     """
-    for group in group_runs(runs):
-        spec = config.spec(group[0].cell)
-        code, replays = training_code_hash(spec), []
-        for place, run in enumerate(group):
-            known = read_verdict(run.folder, run.manifest).replay  # perhaps from a smaller group
-            steps = max(steps_to_repeat(spec, place), known.steps if known else 0)
-            comparison = repeat(run, compute, steps)
-            replays.append(Replay(code=code, steps=steps, **comparison._asdict()))
-            if comparison.outcome != "agrees":
-                break
-        yield GroupReplay(group, replays + [None] * (len(group) - len(replays)))
+    cell = group[0].cell
+    spec, known = config.spec(cell), read_replays(config, cell.study, cell.backend)
+    code, replays = training_code_hash(spec), []
+    for place, run in enumerate(group):
+        before = known.get(run.manifest.sha256)  # perhaps from a smaller group
+        steps = max(steps_to_repeat(spec, place), before.steps if before else 0)
+        comparison = repeat(run, compute, steps)
+        replays.append(Replay(code=code, steps=steps, **comparison._asdict()))
+        if comparison.outcome != "agrees":
+            break
+    return GroupReplay(group, replays + [None] * (len(group) - len(replays)))
 
 
 def repeat(run: Run, compute: Compute, steps: int) -> Comparison:

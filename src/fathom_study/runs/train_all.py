@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from fathom.connections.module import TorchModule, own_code
@@ -22,6 +15,7 @@ from fathom_study.config import Cell, Compute, Config, Spec, installed_backends
 from fathom_study.runs.contract import check_contract
 from fathom_study.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom_study.runs.folder import run_folder
+from fathom_study.runs.pools import by_backend
 from fathom_study.runs.progress import log_lines
 from fathom_study.runs.training import connect, run_cell, time_measurements, time_step
 from fathom_study.runs.validate import validate_run
@@ -109,45 +103,13 @@ def train_each(
 
     `logs`: whether to print steps of each training.
     """
-    if jobs == 1:
-        for spec in specs:
-            yield spec, _train_one(spec, folder_of(spec.cell), compute, logs)
-        return
-    # Spawned: a forked child would inherit the threads and locks of a framework.
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent)
-    try:
-        pending = {
-            pool.submit(_train_one, spec, folder_of(spec.cell), compute, logs): spec
-            for spec in specs
-        }
-        for future in as_completed(pending):
-            try:
-                yield pending[future], future.result()
-            except BrokenProcessPool:
-                # Killed by the system, perhaps out of memory. The pool also drops its other cells.
-                yield pending[future], "a worker was killed; run it again to resume"
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C, cells that wait do not start
+    items = [(spec.backend, (spec, folder_of(spec.cell))) for spec in specs]
+    for (spec, _), error in by_backend(partial(_train_one, compute, logs), items, jobs):
+        yield spec, "a worker was killed; run it again to resume" if error is None else error
 
 
-def _end_with_parent() -> None:
-    """End this worker with its parent: otherwise it would write beside the next one.
-
-    Ctrl-C ends it too: otherwise the pool's own loop would take the next cell.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _train_one(spec: Spec, folder: Path, compute: Compute, logs: bool) -> str:
+def _train_one(compute: Compute, logs: bool, cell: tuple[Spec, Path]) -> str:
+    spec, folder = cell
     if validate_run(folder, spec).status == "measured":
         return ""  # by another process, since this one began
     try:

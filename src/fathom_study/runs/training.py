@@ -186,6 +186,13 @@ def connect(spec: Spec, compute: Compute) -> Backend:
     return backends.connect(spec.backend, compute.device, compute.threads, compute.mlx_blas)
 
 
+def first_loss(problem: Problem, backend: Backend) -> float:
+    """The loss of the first step's batches, before the step."""
+    trainer = trainer_for(problem, backend, problem.initial_parameters())
+    take_step(problem, trainer, 0)
+    return float(trainer.collect()["loss"][0])
+
+
 def time_step(spec: Spec, compute: Compute) -> float:
     """Seconds of a training step here: the median of the last three of up to TIMED_STEPS steps.
 

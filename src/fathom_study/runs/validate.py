@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,13 @@ from fathom_study.runs.folder import (
 )
 from fathom_study.runs.run import Run, group_runs
 from fathom_study.runs.training_code import starts, training_code
-from fathom_study.runs.verdict import NOT_REPEATED, GroupReplay, read_replays, read_verdict
+from fathom_study.runs.verdict import (
+    NOT_REPEATED,
+    GroupReplay,
+    judge_group,
+    read_replays,
+    was_checked,
+)
 
 
 def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
@@ -55,7 +62,7 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
         check_files(folder, manifest, spec.cell)
         if why_stale := _why_stale(folder, manifest, spec):
             return result("stale", one_line(why_stale), manifest.platform)
-        if read_verdict(folder, manifest).content != "valid":
+        if not was_checked(folder, manifest):
             check_content(folder, manifest)  # a stale run may have the format of an older code
     except RunError as error:
         return result("corrupt", one_line(_inside(folder, error)))
@@ -133,8 +140,8 @@ def find_runs(config: Config) -> list[Run]:
     return runs
 
 
-def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
-    """Every imported run of the config's cells, or of the cells of these studies, judged.
+def imported_runs(config: Config) -> list[Run]:
+    """Every imported run of the config's cells, judged also by its replay.
 
     Raises RunError if there is none and `train: false` leaves no other run.
     """
@@ -142,11 +149,12 @@ def imported_runs(config: Config, studies: Collection[str] = ()) -> list[Run]:
     runs = [
         _validate_imported(folder, config.spec(cell), platform.name)
         for cell, platform in itertools.product(config.cells(), platforms)
-        if (not studies or cell.study in studies) and (folder := platform / cell.path()).exists()
+        if (folder := platform / cell.path()).exists()
     ]
-    decided = {}
+    known, decided = cache(partial(read_replays, config)), {}
     for group in group_runs(run for run in runs if run.replay):
-        replay = read_replays(config, group)
+        cell = group[0].cell
+        replay = judge_group(config, group, known(cell.study, cell.backend))
         decided |= {run.folder: _apply_replay(run, replay) for run in group}
     runs = [decided.get(run.folder, run) for run in runs]
     if not (runs or config.train):

@@ -1,12 +1,13 @@
-"""The verdict of a run: `verdict.json` in its folder, the only record of its checks.
+"""What is recorded of a run besides its own files: that it was checked, and its replay.
 
-It holds for the manifest that it names and is void for any other. It stays on this machine: no
-bundle carries it.
+`verdict.json` in a run's folder is written once, when the run arrives, and stays on this machine:
+no bundle carries it. Replays are kept outside the run folders, in one file for each study and
+backend. Both name the manifest for which they hold, and are void for any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from fathom_study.runs.folder import (
     Manifest,
     RunError,
     check_run,
+    read_json,
     read_manifest,
     read_with,
 )
@@ -47,37 +49,43 @@ class Replay(Settings):
     """The largest difference of each metric; None where only one side is finite."""
 
 
-class Verdict(Settings):
-    """`verdict.json`: whether the content of a run was checked, and the outcome of its replay."""
+class Replays(Settings):
+    """A file of replays."""
 
     format: Literal[1] = 1
-    manifest: PlainText
-    """The `sha256` of the manifest; the verdict is void for any other."""
-    content: Literal["valid", "unchecked"] = "valid"
-    replay: Replay | None = None
+    replays: dict[PlainText, Replay]
+    """By the `sha256` of the run's manifest."""
 
 
 def receive_run(folder: Path, cell: Cell) -> Manifest:
     """Check a run that has just arrived, and write its verdict. Raises RunError."""
     manifest = read_manifest(folder)
     check_run(folder, manifest, cell)
-    write_json(folder / VERDICT, Verdict(manifest=manifest.sha256).model_dump())
+    write_json(folder / VERDICT, {"format": 1, "manifest": manifest.sha256, "content": "valid"})
     return manifest
 
 
-def read_verdict(folder: Path, manifest: Manifest) -> Verdict:
-    """The verdict of the run with this manifest; an empty one if there is none."""
-    nothing = Verdict(manifest=manifest.sha256, content="unchecked")
+def was_checked(folder: Path, manifest: Manifest) -> bool:
+    """Whether the content of the run with this manifest was checked when it arrived."""
     try:
-        verdict = read_with(partial(validate, Verdict), folder / VERDICT)
+        verdict = read_json(folder / VERDICT)
     except RunError:
-        return nothing
-    return verdict if verdict.manifest == manifest.sha256 else nothing
+        return False
+    return (verdict.get("manifest"), verdict.get("content")) == (manifest.sha256, "valid")
 
 
 def replay_file(config: Config, study: str, backend: str) -> Path:
-    """File where `fathom replay` lists a study's groups on a backend, for people and Snakemake."""
-    return Path(config.report_folder) / "replay" / study / f"{backend}.txt"
+    """File of the replays of a study's imported runs on a backend."""
+    return Path(config.results) / "replays" / study / f"{backend}.json"
+
+
+def read_replays(config: Config, study: str, backend: str) -> dict[str, Replay]:
+    """The replays of a study's runs on a backend, by manifest; none if the file is damaged."""
+    try:
+        file = replay_file(config, study, backend)
+        return read_with(partial(validate, Replays), file).replays
+    except RunError:
+        return {}
 
 
 def steps_to_repeat(spec: Spec, place: int) -> int:
@@ -132,13 +140,6 @@ class GroupReplay:
             why = f"{seed}{self.replays[at].why}"
         return f"{self.statement}: {why}"
 
-    def write(self) -> None:
-        """Add the replays to the verdicts of the runs."""
-        for run, replay in zip(self.runs, self.replays, strict=True):
-            verdict = read_verdict(run.folder, run.manifest)
-            verdict = verdict.model_copy(update={"replay": replay})
-            write_json(run.folder / VERDICT, verdict.model_dump())
-
     def __str__(self) -> str:
         """The group, the code that made it, and the outcome."""
         run = self.runs[0]
@@ -146,8 +147,8 @@ class GroupReplay:
         return f"{run.platform}: {group_of(run.cell)}, {made}: {self.explanation}"
 
 
-def read_replays(config: Config, group: Sequence[Run]) -> GroupReplay:
-    """The replays of a group by today's code, read from its verdicts."""
+def judge_group(config: Config, group: Sequence[Run], replays: Mapping[str, Replay]) -> GroupReplay:
+    """The replays of a group by today's code, taken from those by manifest."""
     spec = config.spec(group[0].cell)
     code = training_code_hash(spec)
 
@@ -157,5 +158,15 @@ def read_replays(config: Config, group: Sequence[Run]) -> GroupReplay:
         )
         return bool(is_long) and replay.code == code
 
-    replays = [read_verdict(run.folder, run.manifest).replay for run in group]
-    return GroupReplay(group, [r if holds(r, place) else None for place, r in enumerate(replays)])
+    known = [replays.get(run.manifest.sha256) for run in group]
+    return GroupReplay(group, [r if holds(r, place) else None for place, r in enumerate(known)])
+
+
+def write_replays(config: Config, group: GroupReplay) -> None:
+    """Add the replays of a group to their file; those of other runs stay."""
+    cell = group.runs[0].cell
+    known: dict[str, Replay | None] = {**read_replays(config, cell.study, cell.backend)}
+    for run, replay in zip(group.runs, group.replays, strict=True):
+        known[run.manifest.sha256] = replay
+    kept = Replays(replays={manifest: replay for manifest, replay in known.items() if replay})
+    write_json(replay_file(config, cell.study, cell.backend), kept.model_dump())

@@ -19,19 +19,23 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
 
 from fathom import init
 from fathom.connections.connection import mixing_reports
 from fathom.connections.schemes import Scheme
 from fathom.operations.ops import Array, Ops
 from fathom.settings import ConfigError, Registry, Settings, unknown, validate
+from fathom.system.text import digits
 from fathom_study.batch import Batch
+from fathom_study.datasets import DataError
 from fathom_study.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, Summary, of_run, summarise
 from fathom_study.metrics.scores import Score, measure_score, outcome
 from fathom_study.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
 from fathom_study.models.network import Network, Output, inference_inputs, without_block
 from fathom_study.models.recipes import Recipe
-from fathom_study.spec import Spec
+from fathom_study.spec import Initial, Spec
 
 TASKS = tuple(sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py")))
 """Names of all tasks; a new task is a new file."""
@@ -97,13 +101,16 @@ class Trained:
 
         return self._mean(total, batches)
 
+    def named(self, batch: Batch) -> np.ndarray:
+        """The class of the largest logit for each target; −1 where logits are not finite."""
+        logits = self.logits(batch.inputs)
+        return np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
+
     def accuracy(self, batches: Iterable[Batch]) -> float:
         """The weighted share of targets whose largest logit is their class; NaN counts as wrong."""
 
         def right(batch: Batch) -> float:
-            logits = self.logits(batch.inputs)
-            named = np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
-            is_right = named == batch.targets
+            is_right = self.named(batch) == batch.targets
             return float(is_right.sum() if batch.weights is None else batch.weights[is_right].sum())
 
         return self._mean(right, batches)
@@ -136,11 +143,10 @@ class Trained:
         whole, judged_by = self.score(), score_of(self.problem.spec.task)
         if not math.isfinite(whole):
             return None
-        sign = 1 if judged_by.better == "lower" else -1
         border = MATTERS * abs(judged_by.chance(self.problem.spec) - whole)
         scores = self.scores_without_block.values()
         # Not finite is worse.
-        return sum(not sign * (value - whole) <= border for value in scores)
+        return sum(not judged_by.sign * (value - whole) <= border for value in scores)
 
     def _mean(self, total_of: Callable[[Batch], float], batches: Iterable[Batch]) -> float:
         total = weight = 0.0
@@ -153,6 +159,20 @@ class Trained:
     def of_parameters(self, function: Callable[[dict[str, Array]], Array]) -> np.ndarray:
         """The value of a function of the parameters alone, in float64."""
         return self.infer(lambda params, _: function(params), {}).astype(np.float64)
+
+
+Batches = Callable[[Spec], Iterable[Batch]]
+"""A spec's held-out data."""
+
+
+def mean_loss_on(held_out: Batches) -> Callable[[Trained], float]:
+    """The metric of the mean loss on held-out data."""
+    return lambda trained: trained.mean_loss(held_out(trained.problem.spec))
+
+
+def accuracy_on(held_out: Batches) -> Callable[[Trained], float]:
+    """The metric of the accuracy on held-out data."""
+    return lambda trained: trained.accuracy(held_out(trained.problem.spec))
 
 
 # --- presentation -------------------------------------------------------------------------------
@@ -257,10 +277,6 @@ class Task(ABC):
     def diverged(self, rows: Sequence[Row]) -> bool:
         """Whether a run counts as diverged: by default, if its last loss is not finite."""
         return not math.isfinite(rows[-1]["loss"])
-
-    def reports(self, ops: Ops, output: Output) -> dict[str, Array]:
-        """Small arrays to record in every step, by the name of their metric; none by default."""
-        return {}
 
 
 @cache
@@ -389,6 +405,21 @@ def outcome_of(
 # --- problems -----------------------------------------------------------------------------------
 
 
+def trained_parameters(initial: Initial, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of a trained plain network, for a network with parameters `like` these."""
+    try:
+        content = Path(initial.weights).read_bytes()
+        values = load_safetensors(content)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{initial.weights}: cannot be read ({error})") from error
+    if digits(content) != initial.digest:
+        raise DataError(f"{initial.weights} differs from that of this training; convert it again")
+    wanted = {n: p.shape for n, p in like.items() if not n.startswith("connection.")}
+    if wanted != {name: value.shape for name, value in values.items()}:
+        raise DataError(f"{initial.weights}: is not of the plain network of this spec")
+    return values
+
+
 class Problem:
     """Task, network, initial parameters, batches and loss of a spec, built once."""
 
@@ -399,8 +430,12 @@ class Problem:
         self.step_metrics = STEP_METRICS | self.task.step_metrics
 
     def initial_parameters(self) -> dict[str, np.ndarray]:
-        """Float32 parameters by name: the same numbers for every backend."""
-        return init.draw(self.network.parameters(), self.spec.seed)
+        """Float32 parameters by name: the same numbers for every backend.
+
+        Raises DataError if the spec starts from a file that is missing, or another by now.
+        """
+        drawn = init.draw(self.network.parameters(), self.spec.seed)
+        return drawn | trained_parameters(self.spec.initial, drawn) if self.spec.initial else drawn
 
     def batches(self, step: int) -> list[Batch]:
         """The batches of one optimiser step, each with the connection's noise, if it has any.
@@ -429,7 +464,6 @@ class Problem:
             report = {"logits_finite": ops.all_finite(output.logits)}
             if output.mixed is not None:
                 report |= mixing_reports(ops, output.mixed)
-            report |= self.task.reports(ops, output)
             return self.task.loss(ops, output, batch), report
 
         return loss_and_report

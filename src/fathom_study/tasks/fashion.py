@@ -6,7 +6,7 @@ Batches come from a shuffle by NumPy, so that every backend sees the same pictur
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from fathom.connections.causal import CausalConnection
 from fathom.connections.constraints import Exp
-from fathom.connections.schemes import Scheme
 from fathom.settings import Flag, Number, Positive, Registry, Settings
 from fathom_study.batch import Batch
 from fathom_study.datasets import DataError
@@ -25,9 +24,8 @@ from fathom_study.metrics.runs import RunMetric, largest
 from fathom_study.metrics.scores import Score
 from fathom_study.metrics.steps import POSITIVE, SHARE, Row, StepMetric, grad_norm_of
 from fathom_study.models.convnet import SIDE, ConvNet, groups_of
-from fathom_study.models.recipes import Recipe
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Problem, Table, Task, Trained, Untrained
+from fathom_study.tasks import Presentation, Problem, Table, Task, Trained, Untrained, accuracy_on
 
 # Keep the random numbers of shuffles, translations and dropout apart from each other and from
 # those of the initial parameters.
@@ -78,11 +76,11 @@ def overflow_depth(untrained: Untrained) -> int | None:
     return None if all(finite) else finite.index(False)
 
 
-def test_accuracy(trained: Trained) -> float:
-    """The share of all test images whose largest logit is their class; NaN counts as wrong."""
-    images, labels = test_set(trained.problem.spec)
-    parts = (slice(i, i + EVALUATION_BATCH) for i in range(0, len(images), EVALUATION_BATCH))
-    return trained.accuracy(Batch({"images": images[part]}, labels[part]) for part in parts)
+def held_out(spec: Spec) -> Iterator[Batch]:
+    """All test images and their labels, in the files' order, prepared as `batch` prepares them."""
+    *_, images, labels = _files()
+    inputs = {"images": _prepared(images, spec.model.normalise)}
+    return Batch(inputs, labels.astype(np.int32)).parts(EVALUATION_BATCH)
 
 
 def causal_matrix(trained: Trained, name: str, **settings: Any) -> np.ndarray | None:  # noqa: ANN401
@@ -98,24 +96,14 @@ def causal_matrix(trained: Trained, name: str, **settings: Any) -> np.ndarray | 
     return trained.of_parameters(lambda params: connection.matrices(trained.ops, params)[name])
 
 
-def sum_error(matrix: np.ndarray | None, axis: int) -> float | None:
-    """The largest |sum − 1| along an axis."""
-    return None if matrix is None else float(np.abs(matrix.sum(axis=axis) - 1).max())
+def sum_error(name: str, axis: int) -> Callable[[Trained], float | None]:
+    """The metric of the largest |sum − 1| of a causal matrix along an axis."""
 
+    def error(trained: Trained) -> float | None:
+        matrix = causal_matrix(trained, name)
+        return None if matrix is None else float(np.abs(matrix.sum(axis=axis) - 1).max())
 
-def mixing_row_error(trained: Trained) -> float | None:
-    """Largest |row sum − 1| of the mixing matrix, before its row prefixes are normalised."""
-    return sum_error(causal_matrix(trained, "mixing"), axis=1)
-
-
-def mixing_column_error(trained: Trained) -> float | None:
-    """Largest |column sum − 1| of the same mixing matrix."""
-    return sum_error(causal_matrix(trained, "mixing"), axis=0)
-
-
-def weights_column_error(trained: Trained) -> float | None:
-    """Largest |column sum − 1| of the weights that layers read with."""
-    return sum_error(causal_matrix(trained, "weights"), axis=0)
+    return error
 
 
 def weights_difference(trained: Trained) -> float | None:
@@ -147,7 +135,7 @@ STEP_METRICS = Registry(
             "test accuracy",
             "share of all test images whose class has the largest logit; non-finite logits count "
             "as wrong",
-            test_accuracy,
+            accuracy_on(held_out),
             when="last step",
             shown="test accuracy {:.4f}",
             bounds=SHARE,
@@ -156,7 +144,7 @@ STEP_METRICS = Registry(
         "mixing_row_error": StepMetric(
             "largest |row sum − 1|",
             "causal connections: largest distance from 1 of a row sum of the whole matrix",
-            mixing_row_error,
+            sum_error("mixing", axis=1),  # before its row prefixes are normalised
             when="last step",
             optional=True,
             bounds=POSITIVE,
@@ -164,7 +152,7 @@ STEP_METRICS = Registry(
         "mixing_column_error": StepMetric(
             "largest |column sum − 1|",
             "causal connections: largest distance from 1 of a column sum of the whole matrix",
-            mixing_column_error,
+            sum_error("mixing", axis=0),
             when="last step",
             optional=True,
             bounds=POSITIVE,
@@ -173,7 +161,7 @@ STEP_METRICS = Registry(
             "largest |column sum − 1|\nof the weights read with",
             "causal connections: largest distance from 1 of a column sum of the weights with which "
             "layers read; their rows sum to one",
-            weights_column_error,
+            sum_error("weights", axis=0),
             when="last step",
             optional=True,
             bounds=POSITIVE,
@@ -213,10 +201,6 @@ class Fashion(Task):
     def dataset(self, model: Model) -> str:
         return "fashion_mnist"
 
-    def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> ConvNet:
-        """The recipe does not change the initialisation: the source draws He-normal weights."""
-        return ConvNet(model.width, model.dropout, depth, scheme)
-
     def batch(self, spec: Spec, step: int) -> Batch:
         """Images, float32 [B, 28, 28, 1], and labels, int32 [B].
 
@@ -249,12 +233,6 @@ class Fashion(Task):
         return super().diverged(rows) or any(
             row["grad_norm_stem"] > EXPLODED_GRADIENT for row in rows
         )
-
-
-def test_set(spec: Spec) -> tuple[np.ndarray, np.ndarray]:
-    """All test images and their labels, in the files' order, prepared as `batch` prepares them."""
-    *_, images, labels = _files()
-    return _prepared(images, spec.model.normalise), labels.astype(np.int32)
 
 
 def noise_batch(spec: Spec) -> Batch:

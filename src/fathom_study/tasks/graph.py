@@ -22,7 +22,15 @@ from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom_study.models.belief_propagation import log_marginals
 from fathom_study.models.graphnet import GraphNet
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained, Untrained
+from fathom_study.tasks import (
+    Presentation,
+    Table,
+    Task,
+    Trained,
+    Untrained,
+    accuracy_on,
+    mean_loss_on,
+)  # fmt: skip
 
 # Keep the random numbers of batches, of held-out graphs and of centroids apart from each other and
 # from those of the initial parameters.
@@ -51,12 +59,9 @@ class Model(Settings):
     labelled: Annotated[Number, Field(gt=0, lt=1)] = Field(
         description="ρ, share of nodes of a graph whose community is known"
     )
-    graphs: Literal["fresh", "fixed"] = Field(
-        "fresh",
-        description="fresh: other graphs in every step, and labels are inputs; fixed: the same in "
-        "every step, and labels are targets",
-    )
-    held_out: Positive = Field(256, description="held-out graphs, where training has fresh ones")
+    # Recorded specs have `graphs`, so no other value is allowed.
+    graphs: Literal["fresh"] = Field("fresh", description="the only kind: others in every step")
+    held_out: Positive = Field(256, description="held-out graphs")
     width: Positive = Field(description="W, channels of a stream")
     hidden: Positive = Field(description="F, channels between the two linear layers of a block")
 
@@ -96,8 +101,8 @@ class Model(Settings):
 
     @property
     def channels(self) -> int:
-        """Number of inputs of a node: its features and, with fresh graphs, its label if known."""
-        return self.features + (self.communities if self.graphs == "fresh" else 0)
+        """Number of inputs of a node: its features, and its label if known."""
+        return self.features + self.communities
 
 
 # --- graphs -------------------------------------------------------------------------------------
@@ -152,48 +157,26 @@ def normalised(links: np.ndarray) -> np.ndarray:
     return joined
 
 
-def batch_of(model: Model, graphs: Graphs, asked: np.ndarray) -> Batch:
-    """A batch of graphs, with the nodes `asked` [G, n] as targets."""
-    nodes = graphs.features
-    if model.graphs == "fresh":
-        labels = np.eye(model.communities)[graphs.communities] * graphs.labelled[..., None]
-        nodes = np.concatenate([nodes, labels], axis=-1)
+def batch_of(model: Model, graphs: Graphs) -> Batch:
+    """A batch of graphs, with the unlabelled nodes as targets."""
+    labels = np.eye(model.communities)[graphs.communities] * graphs.labelled[..., None]
+    nodes = np.concatenate([graphs.features, labels], axis=-1)
     inputs = {"nodes": nodes.astype(np.float32), "links": normalised(graphs.links)}
-    return Batch(inputs, graphs.communities, asked.astype(np.float32))
-
-
-def fixed_graphs(spec: Spec) -> Graphs:
-    """The graphs of a training that sees the same ones in every step."""
-    return draw(spec.model, spec.batch_size, np.random.default_rng([spec.seed, STREAM, 0]))
+    return Batch(inputs, graphs.communities, (~graphs.labelled).astype(np.float32))
 
 
 @lru_cache(maxsize=1)  # several metrics of a cell use them
 def held_out_graphs(spec: Spec) -> Graphs:
-    """The graphs with held-out nodes: the graphs of training if these are fixed."""
-    if spec.model.graphs == "fixed":
-        return fixed_graphs(spec)
+    """The graphs of every evaluation."""
     return draw(spec.model, spec.model.held_out, np.random.default_rng(HELD_OUT))
 
 
 def held_out_batches(spec: Spec) -> Iterator[Batch]:
-    """Batches of the held-out graphs, with all unlabelled nodes as targets."""
-    graphs = held_out_graphs(spec)
-    for first in range(0, len(graphs.links), EVALUATION_BATCH):
-        part = Graphs(*(values[first : first + EVALUATION_BATCH] for values in graphs))
-        yield batch_of(spec.model, part, ~part.labelled)
+    """The held-out graphs, in the batches of an evaluation."""
+    return batch_of(spec.model, held_out_graphs(spec)).parts(EVALUATION_BATCH)
 
 
 # --- metrics ------------------------------------------------------------------------------------
-
-
-def node_accuracy(trained: Trained) -> float:
-    """The share of held-out nodes whose largest logit is their community."""
-    return trained.accuracy(held_out_batches(trained.problem.spec))
-
-
-def node_loss(trained: Trained) -> float:
-    """Mean cross-entropy over the held-out nodes, in nats."""
-    return trained.mean_loss(held_out_batches(trained.problem.spec))
 
 
 def log_fields(model: Model, graphs: Graphs) -> np.ndarray:
@@ -315,7 +298,7 @@ STEP_METRICS = Registry(
             "accuracy on held-out nodes",
             "share of the held-out nodes whose community has the largest logit; non-finite logits "
             "count as wrong",
-            node_accuracy,
+            accuracy_on(held_out_batches),
             when="evaluations",
             shown="accuracy {:.3f}",
             bounds=SHARE,
@@ -324,7 +307,7 @@ STEP_METRICS = Registry(
         "node_loss": StepMetric(
             "loss on held-out nodes (nats)",
             "mean cross-entropy on the held-out nodes, in nats",
-            node_loss,
+            mean_loss_on(held_out_batches),
             when="evaluations",
             bounds=POSITIVE,
         ),
@@ -357,13 +340,9 @@ class Graph(Task):
     step_metrics = STEP_METRICS
 
     def batch(self, spec: Spec, step: int) -> Batch:
-        """Fresh graphs with unlabelled nodes as targets, or fixed graphs with labelled targets."""
-        if spec.model.graphs == "fixed":
-            graphs = fixed_graphs(spec)
-            return batch_of(spec.model, graphs, graphs.labelled)
+        """Fresh graphs with unlabelled nodes as targets."""
         rng = np.random.default_rng([spec.seed, STREAM, step])
-        graphs = draw(spec.model, spec.batch_size, rng)
-        return batch_of(spec.model, graphs, ~graphs.labelled)
+        return batch_of(spec.model, draw(spec.model, spec.batch_size, rng))
 
     def classes(self, model: Model) -> int:
         return model.communities

@@ -20,7 +20,7 @@ from fathom_study.metrics.scores import Oracle, Score
 from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric
 from fathom_study.models.transformer import Transformer, TransformerParts, sizes
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained
+from fathom_study.tasks import Presentation, Table, Task, Trained, accuracy_on, mean_loss_on
 
 # Keep the random numbers of batches and of held-out words apart from each other and from those of
 # the initial parameters.
@@ -114,32 +114,16 @@ def held_out_words(model: Model) -> tuple[np.ndarray, frozenset[bytes]]:
 def held_out(spec: Spec) -> Iterator[Batch]:
     """The held-out words, in the batches of an evaluation."""
     words, _ = held_out_words(spec.model)
-    for first in range(0, len(words), EVALUATION_BATCH):
-        yield word_problem(spec.model.group, words[first : first + EVALUATION_BATCH])
+    return word_problem(spec.model.group, words).parts(EVALUATION_BATCH)
 
 
 # --- metrics ------------------------------------------------------------------------------------
 
 
-def state_loss(trained: Trained) -> float:
-    """Mean cross-entropy over all positions of the held-out words, in nats per token."""
-    return trained.mean_loss(held_out(trained.problem.spec))
-
-
-def state_accuracy(trained: Trained) -> float:
-    """The share of all held-out products that are predicted correctly."""
-    return trained.accuracy(held_out(trained.problem.spec))
-
-
-def named(trained: Trained, batch: Batch) -> np.ndarray:
-    """The predicted elements [N, T], of the largest logit; −1 where logits are not finite."""
-    logits = trained.logits(batch.inputs)
-    return np.where(np.isfinite(logits).all(axis=-1), logits.argmax(axis=-1), -1)
-
-
 def state_accuracy_by_position(trained: Trained) -> dict[int, float]:
     """The share of correct held-out products by position, from 1: the number of factors."""
-    right = [named(trained, batch) == batch.targets for batch in held_out(trained.problem.spec)]
+    batches = held_out(trained.problem.spec)
+    right = [trained.named(batch) == batch.targets for batch in batches]
     shares = np.concatenate(right).mean(axis=0)
     return {t: float(share) for t, share in enumerate(shares, start=1)}
 
@@ -159,7 +143,7 @@ STEP_METRICS = Registry(
         "state_loss": StepMetric(
             "held-out loss (nats)",
             "mean cross-entropy over all positions of the held-out words of a group, in nats",
-            state_loss,
+            mean_loss_on(held_out),
             when="evaluations",
             shown="held-out loss {:.4g}",
             bounds=POSITIVE,
@@ -168,7 +152,7 @@ STEP_METRICS = Registry(
             "held-out accuracy",
             "share of correct products over all positions of the held-out words; non-finite logits "
             "count as wrong",
-            state_accuracy,
+            accuracy_on(held_out),
             when="evaluations",
             bounds=SHARE,
             finite=True,

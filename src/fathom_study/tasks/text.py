@@ -6,7 +6,7 @@ Definition: docs/definitions.md, "Task text".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ from fathom_study.metrics.steps import POSITIVE, StepMetric
 from fathom_study.models.ngrams import bits_per_character
 from fathom_study.models.transformer import Transformer, TransformerModel, sizes
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained, Untrained
+from fathom_study.tasks import Presentation, Table, Task, Trained, Untrained, mean_loss_on
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x74657874
@@ -131,6 +131,11 @@ def held_out_windows(spec: Spec) -> np.ndarray:
     return windows(corpus_of(spec.model).validation, held_out_starts(spec), spec.model.length)
 
 
+def held_out(spec: Spec) -> Iterator[Batch]:
+    """These windows, in the batches of an evaluation."""
+    return batch_of(held_out_windows(spec)).parts(EVALUATION_BATCH)
+
+
 def tuning_windows(spec: Spec) -> np.ndarray:
     """Windows [N, T + 1] halfway between the evaluation windows, without common characters.
 
@@ -145,20 +150,12 @@ def tuning_windows(spec: Spec) -> np.ndarray:
 # --- metrics ------------------------------------------------------------------------------------
 
 
-def validation_loss(trained: Trained) -> float:
-    """Mean cross-entropy over the held-out windows, in nats per character."""
-    return _loss_over(trained, held_out_windows(trained.problem.spec))
-
-
 def tuning_loss(trained: Trained) -> float | None:
     """Mean cross-entropy over the tuning windows, in nats per character; None without any."""
     between = tuning_windows(trained.problem.spec)
-    return _loss_over(trained, between) if len(between) else None
-
-
-def _loss_over(trained: Trained, chosen: np.ndarray) -> float:
-    firsts = range(0, len(chosen), EVALUATION_BATCH)
-    return trained.mean_loss(batch_of(chosen[i : i + EVALUATION_BATCH]) for i in firsts)
+    if not len(between):
+        return None
+    return trained.mean_loss(batch_of(between).parts(EVALUATION_BATCH))
 
 
 def characters_per_byte(trained: Trained) -> float:
@@ -201,7 +198,7 @@ STEP_METRICS = Registry(
         "validation_loss": StepMetric(
             "validation loss (nats)",
             "mean cross-entropy on the held-out windows, in nats",
-            validation_loss,
+            mean_loss_on(held_out),
             when="evaluations",
             shown="validation {:.4g}",
             bounds=POSITIVE,

@@ -6,6 +6,7 @@ Definition: docs/definitions.md, "Task tokens".
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from fathom_study.metrics.scores import Oracle, Score
 from fathom_study.metrics.steps import POSITIVE, StepMetric
 from fathom_study.models.transformer import Transformer, TransformerModel, sizes
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained, Untrained
+from fathom_study.tasks import Presentation, Table, Task, Untrained, mean_loss_on
 
 # Keeps the batches' random numbers apart from those of the initial parameters.
 STREAM = 0x746F6B656E73
@@ -50,12 +51,9 @@ def _largest_log10(untrained: Untrained) -> list[float]:
     return [float(np.log10(np.abs(x).max())) for x in untrained.block_inputs]
 
 
-def exact_loss(trained: Trained) -> float:
-    """Mean cross-entropy over all V possible sequences, in nats per token."""
-    model = trained.problem.spec.model
-    starts = np.arange(model.vocab)
-    parts = np.split(starts, range(EVALUATION_BATCH, model.vocab, EVALUATION_BATCH))
-    return trained.mean_loss(sequences(model, part) for part in parts)
+def every_sequence(spec: Spec) -> Iterator[Batch]:
+    """All V possible sequences."""
+    return sequences(spec.model, np.arange(spec.model.vocab)).parts(EVALUATION_BATCH)
 
 
 def sequences(model: TransformerModel, starts: np.ndarray) -> Batch:
@@ -95,7 +93,7 @@ STEP_METRICS = Registry(
         "exact_loss": StepMetric(
             "loss over all sequences (nats)",
             "mean cross-entropy over all V possible sequences, in nats",
-            exact_loss,
+            mean_loss_on(every_sequence),
             when="evaluations",
             shown="exact loss {:.4g}",
             bounds=POSITIVE,

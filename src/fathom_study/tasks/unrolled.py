@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from fathom.connections.schemes import Scheme
 from fathom.settings import Positive, Registry, Settings
 from fathom_study.batch import Batch
 from fathom_study.metrics.runs import RunMetric, first, last
 from fathom_study.metrics.scores import Score
 from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric, grad_norm_of
-from fathom_study.models.recipes import Recipe
-from fathom_study.models.unrolled import Sizes, Unrolled
+from fathom_study.models.unrolled import Unrolled
 from fathom_study.spec import Spec
-from fathom_study.tasks import Presentation, Table, Task, Trained
+from fathom_study.tasks import Presentation, Table, Task, accuracy_on, mean_loss_on
 
 # Keeps the sequences' random numbers apart from those of the initial parameters.
 STREAM = 0x756E726F6C6C6564
@@ -61,38 +58,20 @@ def sequences(model: Model, length: int, count: int, rng: np.random.Generator) -
     return Batch({"tokens": tokens}, tokens[:, 0].copy())
 
 
-@lru_cache(maxsize=4)
-def held_out(model: Model, length: int) -> Batch:
+def held_out(spec: Spec) -> Iterator[Batch]:
     """The sequences of every evaluation; if blanks follow a symbol, all possible sequences."""
+    model, length = spec.model, spec.depth
     if model.gap == "blank":
         symbols = np.arange(model.symbols, dtype=np.int32)
         tokens = np.full((model.symbols, length), model.symbols, dtype=np.int32)
         tokens[:, 0] = symbols
-        return Batch({"tokens": tokens}, symbols)
-    return sequences(model, length, model.held_out, np.random.default_rng(HELD_OUT))
+        batch = Batch({"tokens": tokens}, symbols)
+    else:
+        batch = sequences(model, length, model.held_out, np.random.default_rng(HELD_OUT))
+    return batch.parts(EVALUATION_BATCH)
 
 
 # --- metrics ------------------------------------------------------------------------------------
-
-
-def evaluation_batches(spec: Spec) -> Iterator[Batch]:
-    """The held-out sequences, in batches of EVALUATION_BATCH."""
-    batch = held_out(spec.model, spec.depth)
-    tokens = batch.inputs["tokens"]
-    for i in range(0, len(tokens), EVALUATION_BATCH):
-        rows = slice(i, i + EVALUATION_BATCH)
-        yield Batch({"tokens": tokens[rows]}, batch.targets[rows])
-
-
-def answer_loss(trained: Trained) -> float:
-    """Mean cross-entropy of the held-out answers, in nats."""
-    return trained.mean_loss(evaluation_batches(trained.problem.spec))
-
-
-def answer_accuracy(trained: Trained) -> float:
-    """The share of held-out answers whose logit is the largest."""
-    return trained.accuracy(evaluation_batches(trained.problem.spec))
-
 
 STEP_METRICS = Registry(
     {
@@ -106,7 +85,7 @@ STEP_METRICS = Registry(
         "answer_loss": StepMetric(
             "held-out loss (nats)",
             "mean cross-entropy on the held-out answers, in nats",
-            answer_loss,
+            mean_loss_on(held_out),
             when="evaluations",
             shown="held-out {:.4g}",
             bounds=POSITIVE,
@@ -114,7 +93,7 @@ STEP_METRICS = Registry(
         "answer_accuracy": StepMetric(
             "held-out accuracy",
             "share of the held-out answers that have the largest logit",
-            answer_accuracy,
+            accuracy_on(held_out),
             when="evaluations",
             shown="accuracy {:.3f}",
             bounds=SHARE,
@@ -149,10 +128,6 @@ class UnrolledTask(Task):
     step_metrics = STEP_METRICS
     depths_compare = False
     run_metrics = RUN_METRICS
-
-    def network(self, model: Model, depth: int, recipe: Recipe, scheme: Scheme) -> Unrolled:
-        sizes = Sizes(model.width, model.hidden, model.symbols + 1, model.symbols)
-        return Unrolled(sizes, depth, recipe, scheme)
 
     def batch(self, spec: Spec, step: int) -> Batch:
         """Fresh sequences for every step."""

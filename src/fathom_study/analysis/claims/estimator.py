@@ -6,7 +6,7 @@ estimates from the runs of one platform and compares them with its band, from `l
 - `level`: the mean of a metric over seeds, in every cell (levels.py);
 - `count`: the number of runs whose metric lies in the band (levels.py);
 - `difference`: a variant minus another, seed by seed (comparisons.py);
-- `slope`: a line over depth (fits.py).
+- `slope`: a line over depth (levels.py).
 
 A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
 Definitions: docs/definitions.md, "Verdicts".

@@ -28,8 +28,7 @@ from fathom.settings import (
 from fathom_study import tasks
 from fathom_study.analysis.claims.comparisons import Difference
 from fathom_study.analysis.claims.estimator import LEFT, SCORE, Estimator, MinimumScale
-from fathom_study.analysis.claims.fits import Slope
-from fathom_study.analysis.claims.levels import Count, Level
+from fathom_study.analysis.claims.levels import Count, Level, Slope
 from fathom_study.analysis.platforms import DEVICES
 from fathom_study.config import BACKENDS, Config, Optimizer, read_yaml
 from fathom_study.metrics.steps import STEP_METRICS

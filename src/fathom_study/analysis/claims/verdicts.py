@@ -17,6 +17,7 @@ import pandas as pd
 from fathom.settings import join_values
 from fathom_study import tasks
 from fathom_study.analysis.claims import untestable
+from fathom_study.analysis.claims.comparisons import judge_step_times
 from fathom_study.analysis.claims.estimator import NO_INTERVAL, OVER_RUNS, OVER_SEEDS, Estimator
 from fathom_study.analysis.claims.evidence import (
     IDENTITY,
@@ -32,7 +33,6 @@ from fathom_study.analysis.claims.evidence import (
     combine_verdicts,
 )
 from fathom_study.analysis.claims.published import ANY, Claim, Published, Threshold, Value, rounding
-from fathom_study.analysis.claims.timed import judge_step_times
 from fathom_study.analysis.platforms import DEVICES, Platform
 from fathom_study.analysis.statistics import CONFIDENCE, MIN_SEEDS, mean_with_ci
 from fathom_study.analysis.step_times import StepTimes, read_step_times
@@ -222,8 +222,7 @@ def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
         level = score.oracle.level if score.oracle else None
         if not isinstance(level, str):
             continue
-        sign = 1 if score.better == "lower" else -1
-        if not sign * (seeds["score"].mean() - seeds[level].mean()) < 0:
+        if not score.sign * (seeds["score"].mean() - seeds[level].mean()) < 0:
             short.append(seeds)
     return pd.concat(short)
 

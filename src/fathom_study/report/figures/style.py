@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fathom_study.report import formatting
 from fathom_study.report.figures.palette import GREY, PALE, colour_of, line_of, marker_of
+from fathom_study.report.tables import formatting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,123 @@
+"""The figures of a study with a ladder: the worth of a connection in training steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from fathom_study.report.figures import figure, frames, panels, style
+from fathom_study.report.figures.palette import colour_of, marker_of
+from fathom_study.report.tables.effect_words import WITHIN
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fathom_study.metrics.scores import Score
+
+HEADINGS = {
+    BETTER: "better than {}",
+    EQUIVALENT: f"equivalent {WITHIN}",
+    WORSE: "worse than {}",
+    UNDECIDED: "undecided",
+}
+"""Headings above the rows of each verdict, in order."""
+
+
+@figure
+def ladder(
+    ladder: pd.DataFrame, cells: pd.DataFrame, worth: pd.DataFrame, score: Score, title: str
+) -> Figure:
+    """How much longer would a plain network have to train? Its score against its steps.
+
+    Only the depth that most variants have is drawn. Black: the plain network trained for several
+    numbers of steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line
+    leads from a variant's score after equal steps to the plain network's steps for that score. The
+    mark there is the step multiplier, a thick line its 95 % interval. A triangle marks a multiplier
+    beyond the ladder. Of more than eight variants, only those better or worse than the plain
+    network are drawn.
+    """
+    rows = at_one_rate(worth)
+    rows = rows[rows["against"].isin(rows["against"].head(1))]
+    if rows.empty or ladder.empty:
+        return style.placeholder(f"{title}\nno ladder of the plain network was trained")
+    depth, against = rows["depth"].iloc[0], rows["against"].iloc[0]
+    plain = ladder[(ladder["depth"] == depth) & (ladder["variant"] == against)]
+    points = frames.scores_on_ladder(plain, geometric=panels.is_log(score.metric))
+    values = panels.values_of(cells[cells["depth"] == depth], "score", score)
+    scores = values.means.set_index("variant")["mean"]
+    if len(rows) > panels.MOST_LINES:
+        rows = rows[rows["verdict"].isin([BETTER, WORSE])]
+    page, (ax,) = style.panels(1, 5.5)
+    looks = style.series(against, 0)
+    style.interval(ax, points["factor"], points["low"], points["high"], looks["color"])
+    ax.plot(points["factor"], points["mean"], label=style.label_of(against), **looks)
+    for position, row in enumerate(rows.to_dict("records"), 1):
+        x, y = row["multiplier"], scores.get(row["variant"])
+        looks = style.series(row["variant"], position)
+        ax.plot([1, x], [y, y], lw=1, color=looks["color"], zorder=3)
+        style.interval(ax, y, row["low"], row["high"], looks["color"], "x")
+        looks["marker"] = style.OUTSIDE.get(row["answer"], looks["marker"])
+        ax.plot(x, y, label=style.label_of(row["variant"]), **looks, zorder=4, ls="")
+    ax.set_xscale("log")
+    ax.set_xticks([*points["factor"]], [f"{factor:g}" for factor in points["factor"]])
+    ax.xaxis.minorticks_off()
+    ax.set_title(style.count_layers(depth))
+    ax.set(xlabel=f"steps, × those of {style.label_of(against)}", ylabel=values.label)
+    return style.finish(page, title)
+
+
+def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
+    """The rows with an answer of the ladder, at equal rates and the most common depth."""
+    return frames.at_common_depth(worth[(worth["answer"] != "") & (worth["rate"] == "one rate")])
+
+
+@figure
+def worth(worth: pd.DataFrame, title: str) -> Figure:
+    """Which connection is worth its cost? Step multiplier and time of a step.
+
+    A dot is the step multiplier with its 95 % interval over seeds: the factor by which a plain
+    network has to train longer to reach the same score. A triangle marks a multiplier beyond the
+    ladder. An upright bar is the time of a step relative to the plain network's, timed in turns on
+    one machine; connections without a bar were not timed. A connection pays if its dot is right of
+    its bar: it is better than a plain network after the same training time. Rows are grouped by
+    verdict, after the correction for many comparisons; the largest multiplier is first.
+    """
+    own = at_one_rate(worth).dropna(subset="multiplier")
+    if own.empty:
+        return style.placeholder(f"{title}\nno variant has a step multiplier")
+    against = style.label_of(own["against"].iloc[0])
+    own = own.sort_values("multiplier", ascending=False, kind="stable")
+    rows: list[tuple[str, dict[str, Any] | None]] = []
+    for verdict, heading in HEADINGS.items():
+        alike = own[own["verdict"] == verdict].to_dict("records")
+        rows += [(heading.format(against), None)] * bool(alike)
+        rows += [(style.label_of(row["variant"]), row) for row in alike]
+    page, ax, places = style.row_panel(rows)
+    ax.axvline(1, **style.ONE)
+    for y, (_, row) in zip(places, rows, strict=True):
+        if row is not None:
+            _design(ax, y, row)
+    same_rate = " at the same rate" if own["against"].nunique() > 1 else ""
+    ax.set_title(style.count_layers(own["depth"].iloc[0]))
+    ax.set_xlabel(f"× {against}{same_rate}")
+    style.legend_entry(ax, "step multiplier", marker="o", ms=8)
+    if own["cost"].notna().any():
+        width = own["width"].dropna().iloc[0]
+        style.legend_entry(ax, f"time of a step, {width:g} channels", marker="|", ms=14, mew=3)
+        ax.set_xlabel(f"× {against}{same_rate}\n(it pays if its dot is right of its bar)")
+    else:
+        title += "\nno time of a step was measured here"
+    return style.finish(page, title)
+
+
+def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
+    """Draw a multiplier with its interval, and the time of a step."""
+    colour, marker = colour_of(row["variant"]), style.OUTSIDE.get(row["answer"], marker_of(0))
+    ax.plot(row["cost"], y, "|", ms=14, mew=3, color=colour)
+    style.interval(ax, y, row["low"], row["high"], colour, "x")
+    ax.plot(row["multiplier"], y, marker, ms=8, color=colour)
+    if marker in style.OUTSIDE.values():
+        style.legend_entry(ax, "bound: outside the ladder", marker=marker, ms=8)

@@ -1,0 +1,1 @@
+"""`fathom verify`, and the hashes of a kept result."""

@@ -1,0 +1,1 @@
+"""`fathom judge`: one connection of a user's, tried and compared."""

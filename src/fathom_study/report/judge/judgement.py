@@ -1,0 +1,496 @@
+"""`fathom judge`: compare your own connection with the kept result, on one page.
+
+The config is that of the kept result plus one variant. Rows of all other networks are read from
+the kept table of cells; without it (`--quick`) the plain network is trained too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fathom.connections.module import FOLDER, is_inside, own_code, split_name
+from fathom.system.errors import UserError
+from fathom.system.text import one_line
+from fathom_study import tasks
+from fathom_study.analysis.effective_depth import effective_depth_table
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.run_tables import cells_table
+from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
+from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
+from fathom_study.analysis.worth import ONE_RATE, worth_table
+from fathom_study.backends import Backend
+from fathom_study.config import Cell, Compute, Config, ConfigError, load_config
+from fathom_study.report.integrity.kept import BUNDLES
+from fathom_study.report.pages.render import check_numbers, environment_of, fill
+from fathom_study.report.pages.reports import check_is_no_report_folder
+from fathom_study.report.tables.formatting import number
+from fathom_study.report.tables.records import Record, records
+from fathom_study.runs.bundle import make_rows, unpack
+from fathom_study.runs.contract import (
+    Check,
+    examine,
+    gradients_by_layer,
+    plain_problem,
+    without_data,
+)
+from fathom_study.runs.folder import (
+    MANIFEST,
+    SPEC,
+    read_json,
+    read_manifest,
+    read_rows,
+    read_spec,
+    run_folder,
+)
+from fathom_study.runs.replay import repeat
+from fathom_study.runs.run import Run
+from fathom_study.runs.stream_checks import describe
+from fathom_study.runs.training import connect, time_problem
+from fathom_study.runs.validate import validate_run
+from fathom_study.system.files import write_text
+from fathom_study.tasks import Problem
+
+DEPTHS = {"released": 12, "state": 8}
+"""Studies to judge in, and the depth in each; without it, the deepest below it in the config."""
+
+LADDER = [0.5, 2]
+"""Factors of the plain network's steps in a study without a ladder."""
+
+BACKEND = "torch"
+
+PLAIN = Path("results/judge/plain-network")
+"""Folder of the plain network's runs that are trained here."""
+
+COST = "cost of a step"
+"""Name of the check that measures the time of a step relative to the plain network's."""
+
+VANISHING = 1e10
+"""Largest ratio of gradients of two layers that is not flagged."""
+
+TURNS = 4
+"""Number of timings of a step, alternating with the plain network's: a few seconds in all."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A connection to judge, with config, kept result and number of seeds."""
+
+    config: Config
+    module: str
+    label: str
+    kept: Path | None
+    """Folder of the kept result; None: the plain network is trained here."""
+    lacking: str
+    """Why there is nothing else to compare with; empty with a kept result."""
+    trains: bool
+    """Whether data sets are needed; false for checks alone."""
+    seeds: int
+    project: Path
+    """Folder of the project, for links to its documents."""
+
+    @property
+    def name(self) -> str:
+        """Name of the class or function."""
+        return self.module.rpartition(":")[2]
+
+    @property
+    def more_seeds(self) -> int | None:
+        """A larger number of seeds to judge by; None if the kept result has no more."""
+        there = max(len(study.seeds) for study in self.config.studies.values())
+        more = self.seeds + 2 if self.kept is None else min(self.seeds + 2, there)
+        return more if more > self.seeds else None
+
+    def depth(self, study: str) -> int:
+        """Depth to judge at in a study: the deepest up to that of DEPTHS, else the smallest."""
+        depths = self.config.studies[study].depths
+        return max((d for d in depths if d <= DEPTHS[study]), default=min(depths))
+
+    def cells(self, study: str, variant: str = "", depth: int | None = None) -> list[Cell]:
+        """Cells of a variant, by default the connection, at the seeds to judge by."""
+        seeds = self.config.studies[study].seeds[: self.seeds]
+        where = self.depth(study) if depth is None else depth
+        return [Cell(study, where, variant or self.label, BACKEND, seed) for seed in seeds]
+
+    def folder(self, cell: Cell) -> Path:
+        """The run folder of a cell; runs of the plain network serve every connection."""
+        return run_folder(Path(self.config.results) if cell.variant == self.label else PLAIN, cell)
+
+    def to_train(self) -> list[Cell]:
+        """Cells of the connection; without a kept result, also those of the plain network."""
+        cells = [cell for study in self.config.studies for cell in self.cells(study)]
+        if self.kept is None:
+            for name, study in self.config.studies.items():
+                plain = self.config.plain(name)
+                for rung in study.rungs(plain).values():
+                    cells += self.cells(name, rung)
+                for depth in study.values("depths"):
+                    cells += self.cells(name, plain, depth)
+        return list(dict.fromkeys(cells))
+
+
+def make_plan(
+    files: Sequence[Path],
+    module: str,
+    arguments: Mapping[str, Any],
+    out: Path,
+    *,
+    seeds: int,
+    quick: bool,
+    check: bool,
+) -> Plan:
+    """Plan for FILE.py:NAME.
+
+    Raises ConfigError, also if no result is kept, unless `quick`, or `check` for checks alone.
+    """
+    # In a clone the default config is a link, and what it names lies beside its target.
+    project = files[0].resolve().parent
+    base = load_config(files)
+    judging = [name for name in DEPTHS if name in base.studies]
+    if not judging or any(base.plain(name) is None for name in judging):
+        wanted = " nor ".join(DEPTHS)
+        raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to compare with")
+    kept, lacking = _kept(Path(base.results), project, quick=quick)
+    check_is_no_report_folder(out)
+    if kept is None and not (quick or check):
+        raise ConfigError(
+            f"{base.results}/tables/cells.csv: missing, so there is no connection to compare with; "
+            f"in a clone restore it with git checkout {base.results}, or add --quick to train the "
+            "plain network here"
+        )
+    there = max(len(base.studies[study].seeds) for study in judging)
+    if kept and seeds > there:
+        raise ConfigError(
+            f"--seeds: {seeds} exceeds the kept result's {there}; use fewer or add --quick"
+        )
+    file, name = split_name(module)
+    label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    if any(label in base.studies[study].labels for study in judging):
+        label = f"own_{label}"
+    path = f"{_recorded(file)}:{name}"
+    connection = {"module": path, "settings": dict(arguments)}  # arguments may share our names
+    studies: dict[str, Any] = dict.fromkeys(base.studies)
+    for study in judging:
+        settings = base.studies[study]
+        variant = {label: {"connection": connection, "model": {"wrap": "sublayer"}}}
+        studies[study] = {"extra_variants": [*settings.extra_variants, variant]}
+        if quick:
+            studies[study]["seeds"] = sorted({*settings.seeds, *range(seeds)})
+        if quick and not settings.ladder:
+            # Evaluate only at the end: half the steps may be fewer than evaluate_every.
+            studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
+    changes = {
+        "results": str(out), "reference": None, "labels": {label: name}, "studies": studies,
+        "compute": {"data": _beside(base.compute.data, project)},
+        "step_times": base.step_times and _beside(base.step_times, project),
+    }  # fmt: skip
+    try:
+        config = load_config(files, changes)
+    except ConfigError as error:
+        # No file has the variant: report its problems without a path, once for all studies.
+        place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
+        lines = [place.sub("", line) for line in str(error).splitlines()]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from error
+    for file in sorted(out.glob(f"runs/*/*/{label}/*/*/{SPEC}")):
+        there = read_json(file)["connection"]
+        if (there["module"], there["settings"]) != (path, dict(arguments)):
+            raise ConfigError(
+                f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
+                "another folder with --out"
+            )
+    return Plan(config, path, label, kept, lacking, not check, seeds, project)
+
+
+def _recorded(file: str) -> str:
+    """The path by which runs record a file; its name alone if it is outside of this folder."""
+    path = Path(os.path.relpath(file)).as_posix()
+    if is_inside(path):
+        return path
+    os.environ[FOLDER] = str(Path(file).absolute().parent)
+    return Path(file).name
+
+
+def _beside(path: str, project: Path) -> str:
+    """A path of the config: from this folder, or else from the project's if it is there."""
+    if Path(path).exists() or not (project / path).exists():
+        return path
+    return Path(os.path.relpath(project / path)).as_posix()
+
+
+def _kept(results: Path, project: Path, *, quick: bool) -> tuple[Path | None, str]:
+    """(Folder of the kept result, or None; why there is none to compare with)."""
+    if quick:
+        return None, "--quick trains the plain network alone"
+    cells = Path(_beside(str(results / "tables" / "cells.csv"), project))
+    if cells.is_file():
+        return cells.parents[1], ""
+    return None, f"the kept result, {results} of a clone, is not here"
+
+
+# --- before training ------------------------------------------------------------------------------
+
+
+def check_all(plan: Plan, compute: Compute) -> Iterator[tuple[str, Check]]:
+    """Yield (study, check): contract, cost of a step, whether the plain network repeats here.
+
+    Raises DataError first, if a data set is missing for a training.
+    """
+    for study in plan.config.studies if plan.trains else ():
+        spec = plan.config.spec(plan.cells(study)[0])
+        connect(spec, compute)
+        tasks.load(spec.task).batch(spec, 0)
+    for study in plan.config.studies:
+        for check in _check(plan, study, compute):
+            yield study, check
+
+
+def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
+    spec = plan.config.spec(plan.cells(study)[0])
+    problem, backend = Problem(spec), connect(spec, compute)
+    is_broken = False
+    for check in examine(problem, backend):
+        is_broken |= check.failed
+        yield check
+    if is_broken:
+        return
+    yield from describe(problem, backend)
+    with own_code(spec.connection):
+        yield from _measure(without_data(problem), backend)
+    if plan.kept:
+        yield _repeat_plain(plan, study, plan.kept, compute)
+    else:
+        yield Check("other connections", f"not compared: {plan.lacking}")
+
+
+def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
+    """Time and operations of a step over the plain network's, and gradients of both by layer."""
+    from fathom_study.backends.torch_counting import count_step  # it loads PyTorch
+
+    plain = plain_problem(problem)
+    # Alternate, and take the fastest of each: other load on the machine only slows.
+    turns = [[time_problem(p, backend) for p in (problem, plain)] for _ in range(TURNS)]
+    ours, theirs = map(min, zip(*turns, strict=True))
+    cost = ours / theirs
+    ratios = sorted(ours / theirs for ours, theirs in turns)
+    spread = f"{number(ratios[0], 3)} to {number(ratios[-1], 3)} in single turns"
+    yield Check(COST, f"{number(cost, 3)} times the plain network's time ({spread})", value=cost)
+    try:  # without numbers, on a device without memory
+        ours, theirs = (count_step(p).operations for p in (problem, plain))
+        counted = f"{number(ours / theirs)} times the plain network's"
+    except (RuntimeError, NotImplementedError) as error:
+        counted = f"not counted on tensors without numbers: {one_line(str(error), 100)}"
+    yield Check("operations of a step", counted)
+    by_layer = {"connection": problem, "plain": plain}
+    shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
+    phrases = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
+    ends = f"first and last layer, relative to the mean: {'; '.join(phrases)}"
+    reached = shares["connection"][shares["connection"] > 0]  # zeros are chosen, as in ReZero
+    fall = reached.max() / reached.min() if len(reached) else 1.0
+    if fall > VANISHING:
+        ends = f"they fall by {fall:.0e} over the layers, which hardly learn; {ends}"
+    yield Check("gradients by layer", ends, flagged=bool(fall > VANISHING))
+
+
+def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:
+    """Check whether the current code repeats the first steps of a kept plain run here."""
+    name = "plain repeats here"
+    cell = plan.cells(study, plan.config.plain(study))[0]
+    with tempfile.TemporaryDirectory(prefix="fathom-") as staging:
+        folder = _kept_run(kept, cell, Path(staging))
+        if folder is None:
+            return Check(name, f"not compared: {kept} contains no run of {cell}")
+        if read_spec(folder).hash() != plan.config.spec(cell).hash():
+            return Check(name, f"the kept run of {cell} has another spec; add --quick", failed=True)
+        manifest = read_manifest(folder)
+        run = Run(cell, folder, manifest.platform, "imported", "", manifest)
+        comparison = repeat(run, compute, 3)
+    if comparison.outcome == "unavailable":
+        return Check(name, f"not compared: {comparison.why}")
+    if comparison.outcome == "agrees":
+        return Check(name, f"the kept run's first steps, {comparison.why}")
+    return Check(
+        name, f"{comparison.why}; add --quick to train the plain network here", failed=True
+    )
+
+
+def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
+    """The folder of a kept run, unpacked if it is in a bundle; None without one."""
+    for folder in (run_folder(kept, cell), *kept.glob(f"imported/*/{cell.path()}")):
+        if (folder / MANIFEST).exists():
+            return folder
+    # Bundles named after the study first: unpacking any other would be wasted time.
+    bundles = sorted(
+        kept.glob(f"{BUNDLES}/*.tar.xz"),
+        key=lambda file: (not file.name.startswith(cell.study), len(file.name)),
+    )
+    for file in bundles:
+        if cell in unpack(file, staging / file.stem, check=False):
+            make_rows(staging / file.stem / cell.path())
+            return staging / file.stem / cell.path()
+    return None
+
+
+# --- after training -------------------------------------------------------------------------------
+
+
+def write_judgement(
+    plan: Plan, checks: Mapping[str, Sequence[Check]], templates: Path, command: str
+) -> tuple[list[Path], str]:
+    """Write tables and the page; return (its files, the verdict in one line).
+
+    The page is Markdown and, with markdown-it, also HTML.
+
+    `command`: the command line that was called, without its seeds.
+    """
+    out, config = Path(plan.config.results), plan.config
+    cells = _cells(plan)
+    depths = effective_depth_table(config, cells)
+    worth = worth_table(config, cells, effects_table(config, cells), depths)
+    tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
+    save_tables(tables, out / "tables")
+    judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
+    check_numbers(templates)
+    environment = environment_of(templates, config.labels)
+    environment.globals |= {
+        "plan": plan,
+        "studies": judged,
+        "command": command,
+        "confidence": round(100 * CONFIDENCE),
+        "link": partial(_link, plan.project, out),
+    }
+    verdict = " ".join(fill(environment, "verdict.j2").split())
+    page, text = out / "JUDGE.md", fill(environment, "JUDGE.md.j2")
+    write_text(page, text)
+    try:
+        from markdown_it import MarkdownIt
+    except ModuleNotFoundError:  # a workflow package; the Markdown is complete
+        return [page], verdict
+    html = fill(
+        environment,
+        "JUDGE.html.j2",
+        title=plan.name,
+        css=(templates.parent / "page" / "page.css").read_text(encoding="utf-8"),
+        body=MarkdownIt("commonmark").enable("table").render(text),
+    )
+    write_text(page.with_suffix(".html"), html)
+    return [page, page.with_suffix(".html")], verdict
+
+
+def _link(project: Path, out: Path, text: str, document: str) -> str:
+    """A link from `out` to a document of the project; its name if it is not here."""
+    if not (project / "docs").is_dir():
+        return f"{text} (docs/{document} of the project)"
+    return (
+        f"[{text}]({Path(os.path.relpath(project / 'docs', out.resolve())).as_posix()}/{document})"
+    )
+
+
+def _cells(plan: Plan) -> pd.DataFrame:
+    """Cells trained here, and kept cells of one platform per study, to which all are assigned."""
+    config = plan.config
+    runs = [validate_run(plan.folder(cell), config.spec(cell)) for cell in plan.to_train()]
+    missing = [f"{run.cell}: {run.status} {run.reason}" for run in runs if not run.counts]
+    if missing:
+        raise UserError("\n".join(missing))
+    ours = cells_table(config, runs, {run.folder: read_rows(run.folder) for run in runs})
+    if plan.kept is None:
+        return ours
+    kept = counted(read_table(plan.kept / "tables" / "cells.csv"))
+    kept = kept[kept["backend"] == BACKEND]
+    chosen = []
+    for study in config.studies:
+        of_study = kept[kept["study"] == study]
+        plain = of_study[of_study["variant"] == config.plain(study)]
+        if plain.empty:
+            raise UserError(f"{plan.kept}/tables/cells.csv: has no plain network in {study}")
+        platform = plain["platform"].mode()[0]
+        mine = ours[ours["study"] == study].assign(platform=platform)
+        chosen += [of_study[of_study["platform"] == platform], mine]
+    return pd.concat([part.astype(object) for part in chosen], ignore_index=True).infer_objects()
+
+
+def _judged(
+    plan: Plan,
+    study: str,
+    checks: Sequence[Check],
+    cells: pd.DataFrame,
+    worth: pd.DataFrame,
+    depths: pd.DataFrame,
+) -> dict[str, Any]:
+    """Template values of one study."""
+    depth, score = plan.depth(study), scores_of(plan.config)[study]
+
+    def here(table: pd.DataFrame) -> pd.DataFrame:
+        return table[(table["study"] == study) & (table["depth"] == depth)]
+
+    ours = here(cells)[lambda rows: rows["variant"] == plan.label]
+    worths = {
+        r["variant"]: r
+        for r in records(here(worth))
+        if r["rate"] == ONE_RATE and r["answer"]  # else no ladder was trained
+    }
+    effective = {r["variant"]: r for r in records(here(depths))}
+    bounds = tasks.bounds_of(score.metric)
+    settings = plan.config.studies[study]
+    rows = [
+        {
+            "variant": str(variant),
+            **mean_with_ci(runs["score"], bounds),
+            "worth": worths.get(str(variant)),
+            "effective": effective.get(str(variant)),
+        }
+        for variant, runs in here(cells).groupby("variant", sort=False)
+        if variant in settings.compared
+    ]
+    texts = {check.name: check.text for check in checks}
+    cost = next(check.value for check in checks if check.name == COST)
+    own = next(row for row in rows if row["variant"] == plan.label)
+    return {
+        "name": study,
+        "depth": depth,
+        "steps": settings.of(plan.label).steps,
+        "seeds": len(ours),
+        "diverged": int((ours["outcome"] == "diverged").sum()),
+        "score": score,
+        "plain": plan.config.plain(study),
+        "own": own,
+        "cost": cost,
+        "has_ladder": bool(settings.ladder),
+        "checks": texts,
+        "diagnostics": list(_diagnostics(ours)),
+        "rows": sorted(rows, key=lambda row: _order(row, score.better)),
+    }
+
+
+DIAGNOSTICS = (
+    "gain_first", "gain_final", "stream_similarity_final", "grad_norm_first", "grad_norm_max",
+    "first_nonfinite_step",
+)  # fmt: skip
+
+
+def _diagnostics(ours: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """(definition, mean and range over seeds) of each metric that the runs have."""
+    metrics = tasks.run_metrics()
+    for name in DIAGNOSTICS:
+        values = pd.to_numeric(ours[name]).dropna() if name in ours else ()
+        if len(values):
+            low, mean, high = np.min(values), np.mean(values), np.max(values)
+            yield metrics[name].definition, f"{number(mean)} ({number(low)} to {number(high)})"
+
+
+def _order(row: Record, better: str) -> tuple[float, float]:
+    """Sort key: highest step multiplier first; then bounds and others, best score first."""
+    is_number = row["worth"] and row["worth"]["answer"] == "at"  # else a bound
+    worth = row["worth"]["multiplier"] if is_number else math.nan
+    mean = row["mean"] if better == "lower" else -row["mean"]
+    return tuple(math.inf if math.isnan(value) else value for value in (-worth, mean))

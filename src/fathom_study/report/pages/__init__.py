@@ -1,0 +1,1 @@
+"""Tables and templates → reports, page and paper."""

@@ -1,0 +1,1 @@
+"""Rows of tables in words: numbers, intervals and phrases of reports."""

@@ -1,0 +1,177 @@
+"""Worth of connections in training steps: the first lines of reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import pandas as pd
+
+from fathom_study.analysis.claims.published import Worth
+from fathom_study.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
+from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from fathom_study.analysis.statistics import MIN_SEEDS
+from fathom_study.config import common_depth
+from fathom_study.report.tables.effect_words import (
+    effect_with_interval,
+    marked,
+)
+from fathom_study.report.tables.formatting import number
+from fathom_study.report.tables.records import Record, records
+
+ORDER = (BETTER, WORSE, EQUIVALENT, UNDECIDED)
+"""Order of verdicts in the table of worth."""
+
+
+class WorthPresenter(NamedTuple):
+    """Worth of designs on one task."""
+
+    study: str
+    task: str
+    title: str
+    asked: str
+    """The variant that the advice names first."""
+    rows: list[Record]
+    """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
+    overheads: Mapping[str, tuple[str, str]]
+    """The authors' statement on the cost of a variant: (words, address of the source)."""
+
+
+def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | None:
+    """The worth of designs in the study that `above` names; None if no ladder was trained there.
+
+    On the first platform, at the depth of most rows; pairs of fewer than MIN_SEEDS seeds are left
+    out. `table`: worth.csv.
+    """
+    if above is None:
+        return None
+    rows = [row for row in records(table) if row["study"] == above.study and row["answer"]]
+    rows = [row for row in rows if row["seeds"] >= MIN_SEEDS]
+    rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
+    depth = common_depth(row["depth"] for row in rows)
+    rows = sorted(
+        (row for row in rows if row["depth"] == depth),
+        key=lambda row: (ORDER.index(row["verdict"]), -row["multiplier"]),
+    )
+    if not rows:
+        return None
+    overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
+    return WorthPresenter(above.study, above.task, above.title, above.asked, rows, overheads)
+
+
+Cost = Literal["cost", "operations"]
+
+
+def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
+    """Position of a step multiplier's 95 % interval relative to a cost.
+
+    Undecided without an interval, unless every seed is beyond the same end of the ladder, and that
+    end is on the same side of the cost.
+    """
+    if math.isnan(row[cost]):
+        return "unknown"
+    low, high = row["low"], row["high"]
+    if row["outside"] == row["on_ladder"]:
+        low = row["most"] if row["answer"] == BEYOND else low
+        high = row["least"] if row["answer"] == BELOW else high
+    return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
+
+
+OPERATIONS, VERDICT = "operations, counted", "verdict"
+"""Column headings."""
+
+
+def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
+    """Non-empty columns of the table of worth: by heading, a function from row to cell text.
+
+    The text is empty for an unknown value.
+    """
+    width, wider = (first_number(rows, column) for column in ("width", "wider"))
+    here = f"a step costs here, {width:g} channels" if width else "a step costs here"
+    columns: dict[str, Callable[[Record], str]] = {
+        "steps saved": steps_saved,
+        "pays if a step costs less than": pays_below,
+        here: lambda row: overhead(row["cost"]),
+        f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
+        OPERATIONS: lambda row: overhead(row["operations"]),
+        "seeds": lambda row: f"{row['seeds']:g}",
+        VERDICT: lambda row: marked(row["verdict"], row),
+    }
+    empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
+    return {head: cell for head, cell in columns.items() if head not in empty}
+
+
+def steps_saved(row: Record, *, bare: bool = False) -> str:
+    """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
+
+    As in '12 % (10 to 13 %)'; negative if the plain network needs fewer steps. Outside of the
+    ladder, the share at its end, as in 'beyond 50 %'. `bare`: without interval and 'beyond'.
+    """
+    middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
+    if row["answer"] == "at":
+        has_interval = not (bare or math.isnan(row["low"]))
+        return f"{middle} %" + (f" ({low} to {high} %)" if has_interval else "")
+    ends = {"below": row["least"], "beyond": row["most"]}
+    if row["answer"] not in ends:
+        return "beyond both ends of the ladder"
+    share = f"{_share(1 - 1 / ends[row['answer']])} %"
+    if bare:
+        return share
+    is_all = row["outside"] == row["on_ladder"]
+    return f"{row['answer']} {share}" + (
+        "" if is_all else f" at {row['outside']:.0f} of {row['on_ladder']:.0f} seeds"
+    )
+
+
+def saved_in_words(row: Record) -> str:
+    """Steps that a design saves, as part of a sentence."""
+    if row["answer"] == "both":
+        return "seeds lie beyond both ends of the ladder"
+    return f"{steps_saved(row)} of the steps saved"
+
+
+def pays_below(row: Record) -> str:
+    """The cost of a step below which a design pays, as in '13 % more'; empty if none does."""
+    if row["break_even"] <= 0 or row["answer"] not in ("at", "beyond"):
+        return ""
+    return ("at least " if row["answer"] == "beyond" else "") + overhead(row["multiplier"])
+
+
+def first_number(rows: Sequence[Record], column: str) -> float:
+    """The first positive number of a column; 0 if it has none."""
+    return next((row[column] for row in rows if row[column] > 0), 0)
+
+
+def plain_change(row: Record) -> str:
+    """Change of the score from the plain network's, in the format of effects."""
+    ends = {"effect": row["change"], "low": row["change_low"], "high": row["change_high"]}
+    return effect_with_interval({**ends, "unit": row["unit"]})
+
+
+def depth_multiplier(row: Record) -> str:
+    """Depth of a plain network with the same score, over the design's depth, with its interval.
+
+    As in '0.35 (0.3 to 0.4)' or 'at least 1.6'; empty if not measured.
+    """
+    if row["depth_answer"] in ("", UNKNOWN):
+        return row["depth_answer"]
+    middle, low, high = (number(row[f"depth_{end}"], 2) for end in ("multiplier", "low", "high"))
+    if row["depth_answer"] != AT:
+        return f"{row['depth_answer']} {middle}"
+    if math.isnan(row["depth_low"]):
+        return middle
+    if row["depth_high"] == math.inf:  # some seed is beyond the deepest plain network
+        return f"at least {low}" if row["depth_low"] > 0 else f"{middle} (open at both ends)"
+    return f"{middle} ({'below' if row['depth_low'] == 0 else f'{low} to'} {high})"
+
+
+def overhead(cost: float) -> str:
+    """Cost relative to the plain network's in words, as in '70 % more'; empty if unknown."""
+    if math.isnan(cost):
+        return ""
+    return f"{_share(abs(cost - 1))} % {'more' if cost >= 1 else 'less'}"
+
+
+def _share(share: float) -> str:
+    return "NaN" if math.isnan(share) else f"{100 * share:.0f}".replace("-", "−").replace("−0", "0")

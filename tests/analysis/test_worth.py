@@ -1,0 +1,315 @@
+"""Worth: step multipliers read from ladders of the plain network, against values by hand."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
+from fathom_study.analysis.statistics import Interval
+from fathom_study.config import check_config
+from tests.support.runs import config_with
+from tests.support.tables import (
+    T975,
+    T_ROUNDING,
+    frame,
+    half_width,
+    run,
+    seeds,
+    step_times,
+    table_of_worth,
+)
+
+LADDER = {0.5: 4.0, 1.0: 3.0, 2.0: 2.0, 4.0: 1.0}
+"""Loss by factor: one nat less per doubling of the steps."""
+
+
+@pytest.mark.parametrize(
+    ("score", "factor"),
+    [
+        (3.0, 1),
+        (2.5, math.sqrt(2)),  # half-way between 1 and 2 on the logarithm of the steps
+        (2.0, 2),
+        (1.25, 2 * 2**0.75),
+        (4.0, 0.5),
+        (1.0, 4),
+        (4.001, 0),
+        (0.999, math.inf),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])  # -1: higher scores are better
+def test_multiplier_is_interpolated_linearly_in_log_steps(score, factor, sign):
+    ladder = {f: sign * plain for f, plain in LADDER.items()}
+    found = log_multiplier(ladder, sign * score, sign)
+    assert math.exp(found) == pytest.approx(factor, rel=1e-12)
+
+
+def test_nonmonotone_ladder_is_read_at_its_first_crossing():
+    ladder = {1.0: 3.0, 2.0: 2.0, 4.0: 2.5, 8.0: 1.0}
+    assert math.exp(log_multiplier(ladder, 2.25, 1)) == pytest.approx(2**0.75, rel=1e-12)
+
+
+def test_equivalence_is_two_one_sided_tests():
+    # Student's t, 95 %, four degrees of freedom, from a printed table: 2.131847.
+    def half(sd):
+        return 2.131847 * sd / math.sqrt(5)
+
+    for mean, sd in [(0.02, 0.01), (0.0, 0.05), (-0.04, 0.02), (0.0, 0.0511), (0.0, 0.0512)]:
+        expected = abs(mean) + half(sd) < math.log(1.05)
+        assert is_equivalent(Interval(5, mean, sd, math.nan)) == expected
+    assert is_equivalent(Interval(5, 0.0, 0.0511, math.nan))
+    assert not is_equivalent(Interval(5, 0.0, 0.0512, math.nan))
+
+
+def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
+    study = {"variants": list(variants), "steps": 100, "seeds": [0, 1, 2, 3]}
+    study["ladder"] = {"baseline": list(ladder)} if ladder else {}
+    return config_with(a=study | changes)
+
+
+def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
+    """Plain runs whose loss falls by `slope` per doubling, with `noise` by seed."""
+    return [
+        run(label, seed=seed, loss_final=3 - slope * math.log2(factor) + extra)
+        for factor, label in config_of().studies["a"].rungs("baseline").items()
+        for seed, extra in enumerate(noise)
+    ]
+
+
+def worth_of(*runs, config=None):
+    config, cells = config or config_of(), frame(*runs)
+    table = table_of_worth(config, cells)
+    return {row["variant"]: row for row in table.to_dict("records")}
+
+
+def test_a_ladder_is_trained_as_variants_with_other_steps():
+    config = config_of()
+    steps = {cell.variant: config.spec(cell).steps for cell in config.cells()}
+    assert steps == {
+        "baseline": 100, "mhc": 100, "baseline_x050": 50, "baseline_x200": 200,
+        "baseline_x400": 400,
+    }  # fmt: skip
+
+
+def test_the_multiplier_of_a_variant_is_the_geometric_mean_over_seeds():
+    logs = [0.1, 0.3, 0.2, 0.6]  # to base 2: doublings that the plain network needs
+    noise = [0, 0.01, -0.02, 0.03]  # both sides have it: seeds are paired
+    ours = seeds("loss_final", [3 - d + e for d, e in zip(logs, noise, strict=True)])
+    row = worth_of(plain_ladder(noise=noise), ours)["mhc"]
+    mean = sum(logs) / 4
+    sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / 3)
+    half = T975[3] * sd / 2
+    assert row["answer"] == "at"
+    assert row["multiplier"] == pytest.approx(2**mean, rel=T_ROUNDING)
+    assert row["low"] == pytest.approx(2 ** (mean - half), rel=1e-7)
+    assert row["high"] == pytest.approx(2 ** (mean + half), rel=1e-7)
+    assert row["break_even"] == pytest.approx(2**mean - 1, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("losses", "answer", "outside", "bound"),
+    [
+        ([0.9, 0.8, 0.7, 0.6], "beyond", 4, 4),
+        ([4.1, 4.2, 4.3, 4.4], "below", 4, 0.5),
+        ([1.0, 1.0, 1.0, 0.9], "beyond", 1, 4),
+        ([0.9, 4.1, 3.0, 3.0], "both", 2, 2**0.25),
+    ],
+)
+def test_multiplier_is_not_extrapolated_outside_the_ladder(losses, answer, outside, bound):
+    row = worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]
+    assert (row["answer"], row["outside"]) == (answer, outside)
+    assert row["multiplier"] == pytest.approx(bound, rel=1e-9)
+    assert math.isnan(row["low"]) and math.isnan(row["high"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "verdict"),
+    [
+        ([2.8, 2.81, 2.79, 2.8], "better"),
+        ([3.2, 3.21, 3.19, 3.2], "worse"),
+        ([3.001, 2.999, 3.002, 2.998], "equivalent"),
+        ([2.5, 3.5, 2.6, 3.3], "undecided"),
+    ],
+)
+def test_verdicts(losses, verdict):
+    assert worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]["verdict"] == verdict
+
+
+def test_variant_with_its_own_rate_is_not_read_on_the_ladder():
+    config = config_of(
+        variants=["baseline", "mhc", {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}]
+    )
+    runs = [seeds("loss_final", [2.5] * 4, variant=v) for v in ("mhc", "mhc_fast")]
+    assert worth_of(plain_ladder(), *runs, config=config).keys() == {"mhc"}
+
+
+def test_diverged_run_has_no_worth_and_removes_no_other_seed():
+    ours = seeds("loss_final", [2.5, 2.5, 2.5, 2.5])
+    diverged = {"outcome": "diverged", "score": math.nan}  # as cells.csv has it
+    ours[3] |= diverged
+    row = worth_of(plain_ladder(), ours)["mhc"]
+    assert row["seeds"] == 3
+    assert row["multiplier"] == pytest.approx(math.sqrt(2), rel=1e-9)
+    assert not worth_of(plain_ladder(), [one | diverged for one in ours])
+
+
+def test_rates_are_chosen_by_the_other_seeds():
+    """Only seed 3 makes `mhc_low` best over all seeds; no seed may choose its own rate."""
+    rates = {"mhc_low": 0.001, "mhc": 0.002, "mhc_high": 0.004}
+    variants = ["baseline", "mhc"]
+    variants += [
+        {label: {"connection": kind, "optimizer": {"lr": lr}}}
+        for kind in ("mhc", "baseline")
+        for label, lr in ((f"{kind}_low", 0.001), (f"{kind}_high", 0.004))
+    ]
+    config = config_of(variants=variants, optimizer={"lr": 0.002})
+    losses = {"mhc_low": [2.6, 2.6, 2.6, 1.0], "mhc": [2.5] * 4, "mhc_high": [2.9] * 4}
+    runs = [seeds("loss_final", losses[v], variant=v) for v in rates]
+    runs += [seeds("loss_final", [3.5] * 4, variant=f"baseline_{v}") for v in ("low", "high")]
+    cells = frame(plain_ladder(), *runs)
+    table = table_of_worth(config, cells)
+    (best,) = table[table["rate"] == "best rates"].to_dict("records")
+    # Without seed 3 `mhc` is best (2.5); without any other seed `mhc_low` is (its mean is lower).
+    logs = [0.4, 0.4, 0.4, 0.5]
+    assert best["multiplier"] == pytest.approx(2 ** (sum(logs) / 4), rel=1e-9)
+    assert best["variant"] == "mhc_low" and best["against"] == "baseline"
+
+
+def test_seed_without_a_rung_counts_only_in_the_score():
+    """Seed 3 has no rung at half the steps and is 0.8 below plain; the others are 0.2 below."""
+    ladder = [r for r in plain_ladder() if (r["variant"], r["seed"]) != ("baseline_x050", 3)]
+    row = worth_of(ladder, seeds("loss_final", [2.8, 2.8, 2.8, 2.2]))["mhc"]
+    assert row["seeds"] == 4
+    logs = [math.log10(2.8 / 3)] * 3 + [math.log10(2.2 / 3)]
+    assert row["change"] == pytest.approx(100 * (10 ** (sum(logs) / 4) - 1), rel=1e-9)
+    assert row["multiplier"] == pytest.approx(2**0.2, rel=1e-9)
+
+
+def test_ladders_of_several_plain_networks_have_their_common_factors():
+    """Each seed has another network; one lacks a rung at 0.5, so the ladder begins at 1."""
+    one = pd.DataFrame({0.5: [4.0] * 2, 1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
+    other = pd.DataFrame({1.0: [3.0] * 2, 2.0: [2.0] * 2}, index=[0, 1])
+    found = ladder_at({0: "one", 1: "other"}, {"one": one, "other": other})
+    assert list(found.columns) == [1, 2]
+    logs = log_multipliers(found, pd.Series([3.5, 3.5]), 1)
+    assert list(logs) == [-math.inf, -math.inf]
+
+
+def test_shared_test_has_one_verdict_and_others_are_corrected_for_all():
+    """One of three contrasts is against plain; worth has two rows that no contrast has."""
+    pairs = [["mhc", "baseline"], ["mhc", "hc"], ["mhc", "hc_paper"]]
+    config = config_of(
+        variants=["baseline", "mhc", "hc", "hc_paper"],
+        contrasts=[{"question": "Is it better?", "pairs": pairs}],
+    )
+    noise = (0, 0.1, 0.2, 0.1)
+    runs = [
+        seeds("loss_final", [loss + k * n for n in noise], variant=v)
+        for v, loss, k in (("mhc", 2.8, 2.2), ("hc", 2.75, 0.3), ("hc_paper", 2.85, -0.3))
+    ]
+    cells = frame(plain_ladder(noise=noise), *runs)
+    effects, worth = effects_table(config, cells), table_of_worth(config, cells)
+    p = {(r["variant"], r["against"]): r["p"] for r in score_rows(effects)}
+    p |= {(r["variant"], r["against"]): r["p"] for r in worth.to_dict("records")}
+    beside_plain = [(variant, "baseline") for variant in ("mhc", "hc", "hc_paper")]
+    of_either = [corrected(p, ("mhc", "baseline"), family) for family in (pairs, beside_plain)]
+    assert len(p) == 5 and of_either[0] != of_either[1]
+    own = {r["variant"]: r for r in worth.to_dict("records")}
+    (there,) = (r for r in score_rows(effects) if r["against"] == "baseline")
+    assert own["mhc"]["p_holm"] == there["p_holm"] == of_either[0]
+    assert own["mhc"]["verdict"] == there["verdict"]
+    for variant in ("hc", "hc_paper"):
+        assert own[variant]["p_holm"] == corrected(p, (variant, "baseline"), p)
+
+
+def score_rows(effects):
+    return effects[effects["metric"] == "score"].to_dict("records")
+
+
+def corrected(p, pair, family):
+    """Holm's correction by definition: the k-th smallest of n is multiplied by n − k + 1."""
+    ordered = sorted(p[tuple(one)] for one in family)
+    n = len(ordered)
+    return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
+
+
+def test_trainings_of_a_ladder_are_compared_with_nothing():
+    """With a ladder at each of three rates, they look like a connection with three rates."""
+    rates = {"baseline_low": 0.001, "baseline_high": 0.004}
+    plain = [{v: {"connection": "baseline", "optimizer": {"lr": lr}}} for v, lr in rates.items()]
+    ladders = {v: [0.5, 2, 4] for v in ("baseline", *rates)}
+    config = config_with(a={"variants": ["baseline", "mhc", *plain], "ladder": ladders})
+    study = config.studies["a"]
+    runs = [
+        seeds("loss_final", [3 - math.log2(factor)] * 4, variant=label)
+        for base in study.ladder
+        for factor, label in study.rungs(base).items()
+    ]
+    cells = frame(*runs, seeds("loss_final", [2.5] * 4))
+    shown = {*study.labels} - {*study.ladder_trainings}
+    assert shown == {*study.compared} == {"baseline", "mhc", *rates}
+    for table in (table_of_worth(config, cells), effects_table(config, cells)):
+        assert len(table)
+        assert {*table["variant"], *table["against"]} <= shown
+
+
+def test_change_without_a_ladder_has_no_verdict():
+    """The depth multiplier is 0.5 if 8 layers end where 4 plain layers end."""
+    config = config_of(ladder=[], depths=[2, 4, 8])
+    plain = {2: 3.0, 4: 2.0, 8: 1.0}
+    runs = [
+        seeds("loss_final", [loss] * 4, variant="baseline", depth=depth)
+        for depth, loss in plain.items()
+    ]
+    ours = [2.0, 2.0, 2.0, 2.0]
+    row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
+    assert (row["answer"], row["verdict"]) == ("", pytest.approx(math.nan, nan_ok=True))
+    assert math.isnan(row["multiplier"]) and math.isnan(row["p"])
+    assert (row["unit"], row["change"]) == ("%", pytest.approx(100))  # twice the plain one's
+    assert (row["depth_answer"], row["depth_multiplier"]) == ("at", pytest.approx(0.5))
+    ours = [2.1, 2.0, 1.9, 2.0]
+    row = worth_of(*runs, seeds("loss_final", ours, depth=8), config=config)["mhc"]
+    logs = [math.log(x) for x in ours]
+    half = half_width(logs)
+    ends = [100 * math.expm1(sum(logs) / 4 + side * half) for side in (-1, 0, 1)]
+    found = [row[f"change{end}"] for end in ("_low", "", "_high")]
+    assert found == pytest.approx(ends, rel=1e-7)
+    assert row["depth_low"] < 0.5 < row["depth_high"]
+
+
+def test_open_depth_interval_ends_at_zero_or_infinity():
+    config = config_of(ladder=[], depths=[2, 4, 8])
+    runs = [seeds("loss_final", [2.0, 2.1, 1.9, 2.0], variant="baseline", depth=d) for d in (2, 4)]
+    runs.append(seeds("loss_final", [2.1, 2.0, 2.0, 1.9], variant="baseline", depth=8))
+    row = worth_of(*runs, seeds("loss_final", [1.9, 2.0, 2.1, 2.0], depth=8), config=config)["mhc"]
+    assert (row["depth_low"], row["depth_high"]) == (0, math.inf)
+
+
+def test_costs_are_read_from_the_table_of_step_times(tmp_path):
+    """Times are measured at the study's width (16) and a larger one; work is counted at 16."""
+    columns = ("variant", "seconds", "low", "high", "width", "operations", "bytes")
+    rows = [
+        ("baseline", 2, 2, 2, 16, 100, 40),
+        ("mhc", 3, 2.5, 4, 16, 150, 100),
+        ("baseline", 10, 10, 10, 128, 900, 300),
+        ("mhc", 12, 11, 13, 128, 990, 600),
+    ]
+    file = step_times(tmp_path, *(dict(zip(columns, row, strict=True)) for row in rows))
+    config = config_of(model={"vocab": 64, "length": 8, "width": 16, "hidden": 64, "heads": 2})
+    config = config.model_copy(update={"step_times": file})
+    runs = [plain_ladder(), seeds("loss_final", [2.0] * 4)]
+    row = worth_of(*runs, config=config)["mhc"]
+    assert [row[f"cost{end}"] for end in ("", "_low", "_high")] == [1.5, 1.25, 2]
+    assert [row[f"cost_wider{end}"] for end in ("", "_low", "_high")] == [1.2, 1.1, 1.3]
+    assert (row["width"], row["wider"]) == (16, 128)
+    assert (row["operations"], row["bytes"]) == (1.5, 2.5)
+    assert row["multiplier"] == pytest.approx(2)
+    assert row["net"] == pytest.approx(2 / 1.5)
+
+
+def test_labels_of_rungs_have_the_factor():
+    config = config_of()
+    assert config.labels["baseline_x050"] == "baseline, 0.5 × the steps"
+    data = config_of().model_dump(mode="json") | {"labels": {"baseline": "plain"}}
+    assert check_config(data).labels["baseline_x400"] == "plain, 4 × the steps"

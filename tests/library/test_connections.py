@@ -1,0 +1,267 @@
+"""Components of connections, and effects of the initial symmetry on the streams of mhc."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+from fathom import init
+from fathom.connections.about import ABOUT
+from fathom.connections.connection import ConnectionContext, readout_shares, stream_spread
+from fathom.connections.schemes import SCHEMES, resolve
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.models.network import through_layers
+from fathom_study.tasks import example_batch
+from tests.support import naive
+from tests.support.gradients import STEADY, first_step
+from tests.support.specs import make_spec, parameters_of, parameters_off_symmetry, trainer_on
+
+FLOAT32 = 1e-6
+"""A few roundings of float32, each 6e-8, on numbers of order one."""
+
+
+# --- components by hand ---------------------------------------------------------------------------
+
+
+def test_spread_of_streams_by_hand(backend):
+    ops = backend.ops
+    # Cosines of the three pairs: 0, −1 and 0. The first and third differ by 7; the maximum is 4.
+    streams = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 2.0]], [[-4.0, 0.0]]]))
+    spread = [float(ops.to_numpy(value)) for value in stream_spread(ops, streams)]
+    assert spread == pytest.approx([7 / 4, -1 / 3])
+    same = [
+        float(ops.to_numpy(v))
+        for v in stream_spread(ops, ops.broadcast(streams[0], (3, *streams[0].shape)) * 1e30)
+    ]
+    assert same == pytest.approx([0, 1])  # squares of 1e30 overflow float32
+    silent = ops.asarray(np.array([[[3.0, 0.0]], [[0.0, 0.0]]]))
+    assert float(ops.to_numpy(stream_spread(ops, silent)[1])) == 0
+
+
+def test_similarity_is_the_mean_over_positions_and_pairs(backend):
+    x = np.random.default_rng(0).standard_normal((4, 2, 3, 5))
+    cosines = [
+        x[s][i] @ x[t][i] / np.linalg.norm(x[s][i]) / np.linalg.norm(x[t][i])
+        for i in np.ndindex(2, 3)
+        for s in range(4)
+        for t in range(s)
+    ]
+    ops = backend.ops
+    similarity = float(ops.to_numpy(stream_spread(ops, ops.asarray(x))[1]))
+    assert similarity == pytest.approx(np.mean(cosines), abs=FLOAT32)
+
+
+# --- dynamic connections: a set of weights for each unit ------------------------------------------
+
+UNITS = [
+    pytest.param((2, 3), 0, id="tokens"),  # [B, T]: each token is a unit
+    pytest.param((2, 3, 4), 2, id="images"),  # [B, H, W]: each image is
+]
+
+
+@pytest.mark.parametrize("scheme", ["mhc_dynamic", "hc_paper", "krom_hc", "hy_v4"])
+@pytest.mark.parametrize(("middle", "pooled"), UNITS)
+def test_dynamic_connection_reports_metrics_of_its_units(backend, scheme, middle, pooled):
+    """H_res averaged over units, H_res of the first of two examples, and readout weights."""
+    connection = at_site(scheme, pooled_axes=pooled)
+    params, x = moved(connection), np.random.default_rng(1).standard_normal((*middle, 5))
+    exact = naive.connection_of({k: v.astype(np.float64) for k, v in params.items()})
+    U = math.prod(middle[: len(middle) - pooled])
+    first = naive.opened(scheme, exact, x.reshape(U, -1, 5), 4)
+    H = np.array([naive.coefficients(scheme, exact, 0, first[:, u], layers=2)[2] for u in range(U)])
+    for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 3e-5)):
+        arrays = {name: ops.asarray(value) for name, value in params.items()}
+        _, mixed = through_layers(ops, connection, arrays, ops.asarray(x), tanh_layers(ops, 2))
+        last = ops.to_numpy(mixed.streams).astype(np.float64).reshape(4, U, -1, 5)
+        computed = [naive.computed_readout(scheme, exact, last[:, u]) for u in range(U)
+                    if "readout_phi" in exact]  # fmt: skip
+        weights = np.transpose(computed) if computed else naive.readout(scheme, exact, 4)
+        for value, expected in (
+            (mixed.H_res[0], H.mean(axis=0)),
+            (mixed.H_res_of_one[0], H[: U // 2]),
+            (mixed.weights, weights),
+        ):
+            values = ops.to_numpy(value).reshape(np.shape(expected))
+            assert values == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+def test_shares_of_weights_that_differ_by_position(backend):
+    ops, rng = backend.ops, np.random.default_rng(0)
+    streams, weights = rng.standard_normal((3, 2, 5, 4)), rng.random((3, 2 * 5))
+    parts = streams * weights.reshape(3, 2, 5, 1)
+    expected = [(part * sum(parts)).sum() / (sum(parts) ** 2).sum() for part in parts]
+    shares = ops.to_numpy(readout_shares(ops, ops.asarray(streams), ops.asarray(weights)))
+    assert shares == pytest.approx(expected, rel=1e-5)
+
+
+def test_gate_per_stream_equals_one_gate_for_all_its_channels():
+    """`per: stream` equals `per: channel` with equal rows of U for a stream's channels."""
+    ops, x = NumpyOps(), np.random.default_rng(4).standard_normal((2, 5))
+    by_stream = at_site({"connection": "qwen4_exp", "per": "stream"})
+    params = {name: ops.asarray(value) for name, value in moved(by_stream).items()}
+    repeated = {**params, "connection.gate_up": params["connection.gate_up"].repeat(5, axis=1)}
+    outputs = [
+        through_layers(ops, connection, values, x, tanh_layers(ops, 2))[0]
+        for connection, values in ((by_stream, params), (at_site("qwen4_exp"), repeated))
+    ]
+    assert outputs[0] == pytest.approx(outputs[1], rel=1e-13)
+
+
+def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
+    """The connection of a scheme for `layers` functions."""
+    context = ConnectionContext(
+        layers, width, pooled_axes, has_residual, optional_norms=not has_residual
+    )
+    return resolve(scheme, SCHEMES, streams, "test").at(context)
+
+
+def moved(connection):
+    """A connection's initial parameters, each moved at random."""
+    rng = np.random.default_rng(2)
+    return {
+        name: (value + 0.5 * rng.standard_normal(value.shape)).astype(np.float32)
+        for name, value in init.draw(connection.parameters(), seed=0).items()
+    }
+
+
+# --- causal connections: sums over finished blocks ------------------------------------------------
+
+
+def tanh_layers(ops, depth, width=5):
+    """Functions [2, C] → [2, C], each with its own matrix."""
+    weights = np.random.default_rng(3).standard_normal((depth, width, width)) / math.sqrt(width)
+    return [partial(tanh_layer, ops, ops.asarray(w)) for w in weights]
+
+
+def tanh_layer(ops, weight, x):
+    return ops.tanh(ops.linear(x, weight))
+
+
+@pytest.mark.parametrize("has_residual", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3, 7, 8, 33])
+def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
+    ops = NumpyOps()
+    connection = at_site("mhc_causal", depth, has_residual=has_residual)
+    params = {name: ops.asarray(value) for name, value in moved(connection).items()}
+    x, layers = np.random.default_rng(4).standard_normal((2, 5)), tanh_layers(ops, depth)
+    exact = naive.connection_of(params)
+    expected = naive.through("mhc_causal", exact, x, layers, 4, has_residual)
+    output, _ = through_layers(ops, connection, params, x, layers)
+    assert output == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_unstack_keeps_order_and_gradients_of_many_parts(connect_cpu):
+    ops = connect_cpu("mlx").ops
+    import mlx.core as mx
+
+    x = np.random.default_rng(0).standard_normal((131, 2)).astype(np.float32)
+    factors = np.arange(131.0, dtype=np.float32)
+    parts = ops.unstack(ops.asarray(x))
+    assert np.array_equal(np.stack([np.array(part) for part in parts]), x)
+    again = mx.grad(lambda x: mx.sum(mx.stack(ops.unstack(x)) * mx.array(factors)[:, None]))
+    assert np.array_equal(np.array(again(mx.array(x))), np.stack([factors] * 2, axis=1))
+
+
+# --- which schemes start as the plain network -----------------------------------------------------
+
+
+TOGETHER = {name: {"connection": name, "apart": off} for name, off in
+            (("inkling2", None), ("muddformer", False), ("muddformer_last", False))}  # fmt: skip
+"""Settings of schemes with separate q, k and v, for functions with one input."""
+
+
+def start_of(settings, eps=0.0, depth=8, width=16):
+    """The output of untrained layers and a last norm, in float64."""
+    ops = NumpyOps()
+    connection = at_site(settings, depth, width)
+    params = {n: ops.asarray(v) for n, v in init.draw(connection.parameters(), seed=0).items()}
+
+    def normed(x):
+        return x if connection.reads_normed else x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+
+    layers = [lambda x, f=f: f(normed(x)) for f in tanh_layers(ops, depth, width)]
+    x = np.random.default_rng(4).standard_normal((2, 3, width))
+    return normed(through_layers(ops, connection, params, x, layers)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "starts_plain", "eps"),
+    [
+        *((TOGETHER.get(name, name), ABOUT[name].starts_plain, 0) for name in SCHEMES),
+        # Without reads it equals the plain network even if no norm removes a factor.
+        ({"connection": "delta_attn_res", "gate": 0}, True, 1),
+    ],
+    ids=str,
+)
+def test_starts_plain_matches_the_untrained_network(settings, starts_plain, eps):
+    plain = start_of("plain", eps)
+    distance = np.abs(start_of(settings, eps) - plain).max() / np.abs(plain).max()
+    # float64 rounding of 8 layers, or more than any float32 rounding.
+    assert distance < 1e-13 if starts_plain else distance > 1e-5
+
+
+# --- the initial streams of mhc are one stream ----------------------------------------------------
+
+
+def first_spread(backend, spec, params):
+    """(largest difference of streams, mean cosine, gradient norms) of the first step."""
+    trainer = trainer_on(backend, spec, params)
+    trainer.step([example_batch(spec)], STEADY)
+    measured = trainer.collect()
+    norms = dict(zip(params, measured["grad_norms"][0], strict=True))
+    return measured["stream_difference"][0], measured["stream_similarity"][0], norms
+
+
+@pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
+def test_streams_of_mhc_are_equal_at_initial_parameters(backend, recipe):
+    spec = make_spec(variant="mhc", depth=12, recipe=recipe, batch_size=8)
+    initial = parameters_of(spec)
+    difference, cosine, norms = first_spread(backend, spec, initial)
+    # Each stream is the same sum taken in another order: a few roundings per layer.
+    assert difference <= FLOAT32
+    assert cosine == pytest.approx(1, abs=FLOAT32)
+    # So gradients of the mixing are rounding alone; the others are of order 0.1 to 1.
+    assert norms["connection.H_pre"] < 1e-8
+    assert norms["connection.H_post"] < 1e-8
+    assert norms["connection.H_res"] < 1e-8
+    assert norms["head.weight"] > 0.1
+
+
+# --- every parameter is learned -------------------------------------------------------------------
+
+WITHOUT_GRADIENT = {
+    # Logits divided by 0.05 underflow: H_res is the identity for any of them.
+    "mhc_gated_static": {"H_res", "gate"}
+}
+OF_ALL_LAYERS = {
+    "readout", "readout_phi", "readout_alpha", "stream_embedding",
+    "open_projections", "close_projections", "input_scale", "input_bias", "initial", "output_gain",
+    "source_gain", "sum_gain", "resid", "x0", "skip", "combine", "skip_gate", "backout",
+    "end_gain",
+    *(f"{part}_{block}" for part in ("weights", "hidden", "dynamic") for block in (1, 2)),
+}  # fmt: skip
+WITHOUT_PARAMETERS = ("plain", "scaled", "depth_scaled", "orthogonal", "prores")
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name not in WITHOUT_PARAMETERS])
+def test_every_connection_parameter_has_a_gradient_once_streams_differ(connect_cpu, scheme):
+    """Checks the layers between the first and the last.
+
+    The first layer reads copies: its weights are a factor that its norm removes. The last layer's
+    moves between streams do not change their sum.
+    """
+    spec = make_spec(variant=scheme, wrap="sublayer", depth=2, beta1=0.0)
+    trainer = trainer_on(connect_cpu("torch"), spec, parameters_off_symmetry(spec))
+    _, gradients = first_step(trainer, spec, example_batch(spec))
+    by_name = naive.connection_of(gradients)
+    assert by_name
+    if "alpha" in by_name:
+        by_name |= {f"alpha {k}": column for k, column in enumerate(by_name.pop("alpha").T)}
+    for name, gradient in by_name.items():
+        layers = gradient if name in OF_ALL_LAYERS else gradient[1:-1]
+        sizes = np.abs(layers.reshape(len(layers), -1)).max(axis=1)
+        if name in WITHOUT_GRADIENT.get(scheme, ()):
+            assert (sizes == 0).all(), name
+        else:
+            assert (sizes > 1e-7).all(), (name, sizes)

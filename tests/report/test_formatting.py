@@ -1,0 +1,144 @@
+"""Numbers as text."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fathom_study.report.tables.formatting import number, percent, plus_minus, with_interval
+
+NAN, INF = math.nan, math.inf
+
+# --- numbers as text -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (0.5, 0.012, "0.500 ± 0.012"),
+        (1.7115, 1.4, "1.7 ± 1.4"),
+        (-0.59718, 0.00158, "−0.5972 ± 0.0016"),
+        (-13.59, 0.183, "−13.59 ± 0.18"),
+        (0.0, 0.1, "0.00 ± 0.10"),
+        # Wider than the mean.
+        (0.5, 30.0, "0 ± 30"),
+        (0.012, 0.34, "0.01 ± 0.34"),
+        # Far narrower: at most five digits of the mean.
+        (-0.602059, 1e-9, "−0.60206 ± <0.00001"),
+        # A constant.
+        (0.0, 0.0, "0"),
+        # Powers of ten for very large and very small numbers.
+        (0.0034, 0.00051, "0.00340 ± 0.00051"),
+        (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
+        (-0.0009, 0.168, "0.00 ± 0.17"),
+        (-9e-6, 1.7e-5, "(−0.9 ± 1.7)·10^−5"),
+        # No interval: fewer than three values.
+        (0.0034567, NAN, "0.00346"),
+        # No mean.
+        (NAN, NAN, "NaN"),
+    ],
+)
+def test_mean_and_interval_by_hand(mean, half, text):
+    assert plus_minus(mean, half) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.5, 0.012, 3, 3), "0.500 ± 0.012"),
+        ((0.5, NAN, 1, 3), "0.5 (NaN: 2 of 3)"),
+        ((0.5, 0.012, 3, 5), "0.500 ± 0.012 (NaN: 2 of 5)"),
+        ((1e-7, 2e-9, 3, 4), "(1.000 ± 0.020)·10^−7 (NaN: 1 of 4)"),
+        ((NAN, NAN, 0, 3), "NaN (3 of 3)"),
+        ((NAN, NAN, 0.0, 3.0), "NaN (3 of 3)"),  # floats, as from a CSV with gaps
+    ],
+)
+def test_values_that_are_not_finite_are_counted(values, text):
+    assert plus_minus(*values) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        # Sides that differ by a factor of at most 1.2: the longer one.
+        ((3.0, 2.0, 4.0), "3.0 ± 1.0"),
+        ((1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),
+        ((0.0, 0.0, 0.0), "0"),
+        # Both ends.
+        ((1.0, 1 / 1.21, 1.21), "1.0 (0.83 to 1.2)"),
+        ((7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
+        ((1e-5, 1e-7, 1e-3), "1.0·10^−5 (1.0·10^−7 to 0.0010)"),
+        ((2e5, 9.96e4, 4e5), "2.0·10^5 (1.0·10^5 to 4.0·10^5)"),
+        # At most the digits of plus_minus.
+        ((1.0, 0.99995, 1.0), "1.0000 ± <0.0001"),
+        # Not all finite, or no interval.
+        ((7.1, 2.9, 17.0, 3, 5), "7.1 (2.9 to 17) (NaN: 2 of 5)"),
+        ((7.1, NAN, NAN, 2, 2), "7.1"),
+        ((NAN, NAN, NAN, 0, 3), "NaN (3 of 3)"),
+    ],
+)
+def test_a_mean_with_the_ends_of_its_interval_by_hand(values, text):
+    assert with_interval(*values) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),  # ± 0.018, or 0.02, would exceed 1
+        ((0.5, 0.48, 0.52), "0.500 ± 0.020"),
+        ((1.0, 1.0, 1.0), "1 ± 0"),
+        ((0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
+    ],
+)
+def test_an_interval_that_ends_at_a_bound_is_not_shown_beyond_it(values, text):
+    assert with_interval(*values, bounds=(0, 1)) == text
+
+
+SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10\^(−?[0-9]+))?")
+mantissas = st.floats(1, 9.999)
+exponents = st.integers(-30, 30)
+
+
+@given(mantissas, exponents, mantissas, st.integers(-12, 0), st.sampled_from([1, -1]))
+def test_the_text_is_the_rounded_mean_and_interval(m, e, width, below, sign):
+    mean, half = sign * m * 10.0**e, width * 10.0 ** (e + below)
+    centre, less, shown, power = SHOWN.fullmatch(plus_minus(mean, half)).groups()
+    scale = 10.0 ** int((power or "0").replace("−", "-"))
+    unit = 10.0 ** -len(centre.partition(".")[2]) * scale
+    # Half a unit of the last digit, and a margin for the rounding of decimal fractions.
+    rounding = 0.5001 * unit
+    assert abs(float(centre.replace("−", "-")) * scale - mean) <= rounding
+    if less:
+        assert half < float(shown) * scale
+    else:
+        assert abs(float(shown) * scale - half) <= rounding
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (3.14159, 3, "3.14"),
+        (0.5, 3, "0.5"),
+        (1234.5, 3, "1.23e+03"),
+        (3.3e-07, 2, "3.3e−07"),
+        (48, 3, "48"),
+        (INF, 3, "inf"),
+        (NAN, 3, "NaN"),
+        (None, 3, "NaN"),
+    ],
+)
+def test_a_number_in_few_digits(value, digits, text):
+    assert number(value, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, "100 %"), (0.996, "100 %"), (0.934, "93 %"), (0.0151, "2 %"), (0.0051, "1 %"),
+        (0.0049, "<0.5 %"), (1e-12, "<0.5 %"), (0.0, "<0.5 %"), (-1e-17, "<0.5 %"), (NAN, "NaN"),
+    ],
+)  # fmt: skip
+def test_a_share_as_a_percentage(share, text):
+    assert percent(share) == text

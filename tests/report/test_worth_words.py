@@ -1,0 +1,239 @@
+"""First sentences of reports on worth: words and numbers from rows, by hand."""
+
+import math
+import re
+from itertools import chain
+
+import pandas as pd
+import pytest
+
+from fathom_study.analysis.claims import load_published
+from fathom_study.analysis.claims.published import Worth
+from fathom_study.config import check_config, load_config
+from fathom_study.report.pages.render import environment_of
+from fathom_study.report.tables.effect_words import WITHIN
+from fathom_study.report.tables.worth_words import (
+    WorthPresenter,
+    depth_multiplier,
+    overhead,
+    pays_below,
+    present_worth,
+    steps_saved,
+)
+from tests.reference.rendering import PROJECT
+from tests.support.reports import write_all
+from tests.support.runs import CPU_PLATFORM, config_with
+from tests.support.tables import curve, run
+
+NAN = math.nan
+ABOVE = Worth(
+    title="What is it worth?",
+    study="a",
+    task="text",
+    asked="hc",
+    overheads={"mhc": {"words": "little", "url": "https://example.org"}},
+)
+LABELS = {"mhc": "mHC, cyclic read"}
+
+
+def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
+    values = {
+        "study": "a", "platform": "torch", "depth": 12, "variant": variant, "against": "baseline",
+        "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
+        "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
+        "on_ladder": 5, "outside": 0, "break_even": multiplier - 1, "width": 64.0, "cost": 1.7,
+        "wider": NAN, "cost_wider": NAN,
+    }  # fmt: skip
+    return values | changes
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
+        (row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
+        (row(low=NAN, high=NAN), "20 %"),
+        # The ladder spans half to twice the steps.
+        (row(answer="beyond", multiplier=2, low=NAN, outside=5), "beyond 50 %"),
+        (row(answer="below", multiplier=0.6, low=NAN, outside=3), "below −100 % at 3 of 5 seeds"),
+        (row(answer="beyond", multiplier=2, low=NAN, on_ladder=3, outside=3), "beyond 50 %"),
+        (row(answer="both", low=NAN, outside=5), "beyond both ends of the ladder"),
+    ],
+)
+def test_steps_saved_are_a_share_of_the_plain_networks_steps(given, words):
+    assert steps_saved(given) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (row(), "25 % more"),
+        (row(answer="beyond", multiplier=2), "at least 100 % more"),
+        (row(multiplier=0.9), ""),
+        (row(answer="both"), ""),
+    ],
+)
+def test_a_design_pays_below_its_multiplier(given, words):
+    assert pays_below(given) == words
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"), [(1.7, "70 % more"), (0.9, "10 % less"), (1.0, "0 % more"), (NAN, "")]
+)
+def test_a_cost_in_words(cost, words):
+    assert overhead(cost) == words
+
+
+ASKED = {"variant": "hc", "multiplier": 1.02, "low": 1.0, "high": 1.04}
+GAIN = ("mHC, cyclic read: a plain network needs 1.25 times the steps (1.2 to 1.3)", "so 20 % of")
+NONE_PAYS = "No connection is shown to gain more than its steps cost here."
+NONE_BETTER = "rate, no connection is shown to be better; the best mean is altup,"
+PAYS = "These connections gain more than their steps cost: mHC, cyclic read."
+COSTS = "here it takes 1.7 times as long with 64 channels"
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([row()], [NONE_PAYS, *GAIN, f"{COSTS}."]),
+        ([row(wider=128.0, cost_wider=1.3)], [NONE_PAYS, f"{COSTS}, 1.3 times with 128."]),
+        # The largest multiplier among variants shown to be better, at one rate for all.
+        ([row("altup", 1.5, verdict="undecided"), row(), row("altup", 1.1)], [NONE_PAYS, *GAIN]),
+        # With the design of `asked`.
+        ([row(cost=NAN), row(**ASKED, cost=1.5, verdict="equivalent")],
+         [NONE_PAYS, "HC is equivalent to plain within 5 % of the steps; its step takes 1.5"]),
+        ([row(cost=NAN), row(**ASKED, cost=NAN, verdict="undecided")],
+         ["HC is undecided: 2 % (0 to 4 %) of the steps saved.", *GAIN]),
+        ([row(cost=NAN), row("hc", 0.8, 0.5, 1.0, cost=NAN, verdict="worse")],
+         ["HC is worse than plain: −25 % (−100 to 0 %) of the steps saved.", *GAIN]),
+        # A connection has a row at one rate, and one at best rates.
+        ([row("altup", 1.4, rate="best rates"), row()],
+         [NONE_PAYS, "rate, these are better: altup."]),
+        ([row("altup", rate="best rates", verdict="undecided"), row()],
+         [NONE_PAYS, f"{NONE_BETTER} 20 % (17 to 23 %) of the steps saved, undecided with 5"]),
+        ([row("altup", 0.8, 0.5, 1.0, rate="best rates", verdict="worse"), row()],
+         [NONE_PAYS, f"{NONE_BETTER} −25 % (−100 to 0 %) of the steps saved, worse than"]),
+        ([row(cost=1.1), row(cost=1.1, rate="best rates")], [PAYS, "rate, these are better"]),
+        # An interval that includes the cost is not enough.
+        ([row(cost=1.1), row("altup", 1.1, low=1.05, cost=1.05)], [PAYS, *GAIN]),
+        ([row(verdict="undecided", cost=NAN)], ["No connection is shown to save training steps"]),
+        ([row(multiplier=2, answer="beyond", low=NAN, cost=NAN)],
+         ["a plain network needs at least 2 times the steps", "so at least 50 % of the steps"]),
+    ],
+)  # fmt: skip
+def test_the_advice_follows_from_the_rows(rows, parts):
+    environment = environment_of(PROJECT / "report/templates", LABELS | {"hc": "HC"})
+    environment.globals["within"] = WITHIN
+    worth = WorthPresenter("a", "text", "", "hc", rows, {})
+    advice = " ".join(environment.get_template("words.j2").module.advice(worth).split())
+    assert [part for part in parts if part not in advice] == [], advice
+    assert ("These connections" in advice) == (PAYS in parts)
+    assert (NONE_PAYS in advice) == (NONE_PAYS in parts)
+
+
+def test_rows_are_of_one_study_platform_and_depth_significant_first():
+    rows = [
+        row("altup", 3.0, verdict="undecided"),
+        row("hc", 0.9),
+        row(),
+        row("v1", 1.1),
+        row("v1", 2.0, depth=24),
+        row("v1", 2.0, study="b"),
+        row("v1", 2.0, platform="mlx"),
+        row("v1", 2.0, seeds=2),
+        row("v1", 2.0, answer=""),
+    ]
+    worth = present_worth(ABOVE, pd.DataFrame(rows))
+    lines = [(one["variant"], one["line"]) for one in worth.rows]
+    assert lines == [("mhc", 4), ("v1", 5), ("hc", 3), ("altup", 2)]
+    assert worth.overheads == {"mhc": ("little", "https://example.org")}
+
+
+def test_without_a_ladder_there_is_no_advice():
+    assert present_worth(ABOVE, pd.DataFrame([row(answer="")])) is None
+    assert present_worth(ABOVE, pd.DataFrame()) is None
+    assert present_worth(None, pd.DataFrame([row()])) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "low", "high", "words"),
+    [
+        ("at", 0.25, 0.75, "0.5 (0.25 to 0.75)"),
+        ("at", 0, 0.75, "0.5 (below 0.75)"),
+        ("at", 0.25, math.inf, "at least 0.25"),
+        ("at", 0, math.inf, "0.5 (open at both ends)"),
+        ("at", NAN, NAN, "0.5"),
+        ("beyond", NAN, NAN, "beyond 0.5"),
+        ("unknown", NAN, NAN, "unknown"),
+        ("", NAN, NAN, ""),
+    ],
+)
+def test_a_depth_multiplier_in_words(answer, low, high, words):
+    given = {"depth_answer": answer, "depth_multiplier": 0.5, "depth_low": low, "depth_high": high}
+    assert depth_multiplier(given) == words
+
+
+# --- reports of a study with a ladder -------------------------------------------------------------
+
+LADDER = {"baseline": [0.5, 2, 4]}
+"""Factors of steps; the loss is 3 nats at factor 1, and one nat less per doubling."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Folder of the reports of one study with a ladder."""
+    folder = tmp_path_factory.mktemp("worth")
+    columns = "study,depth,variant,backend,machine,seconds,low,high,width,operations,bytes,turns"
+    times = [("baseline", 2, 16), ("mhc", 3, 16), ("baseline", 10, 128), ("mhc", 11, 128)]
+    lines = [f"released,8,{v},torch,{CPU_PLATFORM},{s},{s},{s},{w},7,7,3" for v, s, w in times]
+    (folder / "times.csv").write_text("\n".join([columns, *lines]) + "\n", encoding="utf-8")
+    data = config_with(folder / "results", ("released",)).model_dump(mode="json")
+    own = {"depths": [8], "backends": ["torch"], "steps": 100, "ladder": LADDER}
+    data["studies"]["released"] |= own | {"variants": ["baseline", "hc", "mhc"]}
+    config = check_config(data | {"step_times": str(folder / "times.csv")})
+    ends = {"baseline": 3.0, "hc": 3.5, "mhc": 2.5}
+    rungs = config.studies["released"].rungs("baseline").items()
+    ends |= {label: 3 - math.log2(factor) for factor, label in rungs}
+    axes = {"study": "released", "depth": 8}
+    cells = [
+        run(variant=v, seed=seed, loss_final=loss + 0.001 * seed, **axes)
+        for v, loss in ends.items()
+        for seed in range(3)
+    ]
+    steps = [
+        curve([4.0, loss], variant=v, seed=s, **axes) for v, loss in ends.items() for s in range(3)
+    ]
+    published = load_published(PROJECT / "report/published.yaml", config)
+    templates = PROJECT / "report/templates"
+    return write_all(config, published, templates, cells, [*chain(*steps)])
+
+
+def test_report_begins_with_the_worth_of_connections(reports):
+    """mhc ends at 2.5 nats, half a doubling of the steps, so m = √2 = 1.41."""
+    text = (reports / "RESULTS.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in row] for row in rows[:4]]
+    assert rows[0] == [
+        "connection", "steps saved", "pays if a step costs less than",
+        "a step costs here, 16 channels", "128 channels", "operations, counted", "seeds",
+        "verdict", "in its authors' words",
+    ]  # fmt: skip
+    shown = [[re.sub(r"\[(.*)\]\(.*\)", r"\1", cell) for cell in row] for row in rows[2:]]
+    assert shown == [
+        ["mhc", "29 % (29 to 29 %)", "41 % more", "50 % more", "10 % more", "0 % more", "3",
+         "better", "–"],
+        ["hc", "−41 % (−41 to −41 %)", "–", "–", "–", "–", "3", "worse", "–"],
+    ]  # fmt: skip
+
+
+def test_authors_are_quoted_only_on_variants_of_the_study():
+    config = load_config([PROJECT / "config.yaml"])
+    worth = load_published(PROJECT / "report/published.yaml", config).worth
+    assert {*worth.overheads} <= {*config.studies[worth.study].labels}
+
+
+def test_pages_do_not_list_rungs_among_variants(reports):
+    for file in ("RESULTS.md", "studies/released.md"):
+        assert "× the steps |" not in (reports / file).read_text(encoding="utf-8")
+    tables = (reports / "tables/studies/released").glob("*.csv")
+    assert any("baseline_x200" in table.read_text(encoding="utf-8") for table in tables)

@@ -1,0 +1,6 @@
+"""Fixtures of the folders whose slow tests are here."""
+
+from tests.library.conftest import framework, torch  # noqa: F401
+from tests.system.conftest import steps  # noqa: F401
+from tests.training.conftest import meta  # noqa: F401
+from tests.workflow.conftest import finished, fresh, untouched, workflow  # noqa: F401

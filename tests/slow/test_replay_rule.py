@@ -1,0 +1,87 @@
+"""The workflow shows imported runs that a replay repeats."""
+
+import json
+import shutil
+
+from fathom_study.runs.folder import read_manifest as manifest_of
+from tests.support.commands import contents, shell
+from tests.support.runs import read_csv, read_manifest, seal, write_manifest
+
+STUDY = "depth-mlx/2L/mhc"
+CONFIGS = "-c config.yaml -c .test/config/config.yaml -c grid.yaml"
+
+
+def carry(results, backend):
+    """Copy a run trained here to the imported runs, as made by other code."""
+    made = results / "runs" / STUDY / backend / "seed0"
+    carried = results / "imported" / manifest_of(made).platform / STUDY / backend / "seed0"
+    shutil.copytree(made, carried)
+    manifest = read_manifest(carried)
+    manifest["code"]["fathom_study.train:train"] = "0" * 16
+    write_manifest(carried, manifest)
+    return carried
+
+
+def falsify(run):
+    """Add a thousandth to the loss of the last step that a replay repeats."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[2]["loss"] += 0.001
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seal(run)
+
+
+def imported_cells(results):
+    rows = [row for row in read_csv(results / "tables/cells.csv") if row["reason"]]
+    return {row["backend"]: (row["status"], row["reason"]) for row in rows}
+
+
+def rules(jobs):
+    return {rule for rule, _ in jobs}
+
+
+def replay(workflow):
+    shell(f"fathom replay {CONFIGS}", workflow.folder)
+
+
+def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
+    results = workflow.folder / "results/smoke"
+    carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
+    falsify(carried["mlx"])
+    inputs = contents(results / "imported")
+    platform = manifest_of(carried["torch"]).platform
+    assert "2 imported runs of other code are left out" in workflow.smoke("-n", "report").stderr
+    replay(workflow)
+    plan = workflow.planned("report")
+    assert {"run_tables", "reports", "figures_depth_mlx"} <= rules(plan)
+    assert "train" not in rules(plan)
+
+    workflow.smoke("report")
+    found = imported_cells(results)
+    assert found["torch"][0] == "imported"
+    assert found["torch"][1].endswith("; today's code repeats 3 steps of seed 0")
+    assert found["mlx"][0] == "stale"
+    assert found["mlx"][1].startswith("today's code does not repeat it; code differs: ")
+    figures = results / "figures/depth-mlx"
+    assert {f.name for f in figures.iterdir()} == {"torch", "mlx", f"torch-{platform}"}
+    assert (figures / f"torch-{platform}/loss.png").exists()
+    assert "today's code does not repeat it" in (results / "RESULTS.md").read_text()
+    assert workflow.planned("report") == []
+    assert contents(results / "imported") == inputs  # a replay writes nothing into a run
+
+    # Replays that are gone leave the runs out; once they are back nothing has to be made.
+    (kept := results / "replays/depth-mlx/torch.json").rename(results / "kept")
+    assert "run_tables" in rules(workflow.planned("tables"))
+    (results / "kept").rename(kept)
+    assert workflow.planned("report") == []
+
+    # An edit of code that the runs use makes their replays void.
+    file = "src/fathom/connections/constraints.py"
+    workflow.edit(file, "else bounded", "else 2 * bounded")
+    assert "2 imported runs of other code" in workflow.smoke("-n", "tables").stderr
+    replay(workflow)
+    outcomes = [
+        record["outcome"]
+        for file in sorted((results / "replays/depth-mlx").iterdir())
+        for record in json.loads(file.read_text())["replays"].values()
+    ]
+    assert outcomes == ["differs", "differs"]

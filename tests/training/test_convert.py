@@ -1,0 +1,98 @@
+"""`fathom convert`: a trained plain network goes on with a connection, from the same loss."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fathom_study.cli import main
+from fathom_study.config import check_config, installed_backends
+from fathom_study.runs.folder import WEIGHTS, read_rows, read_spec
+from fathom_study.runs.training import run_cell
+from fathom_study.runs.validate import validate_run
+from tests.support.commands import exit_status
+
+STUDY = {
+    "task": "tokens", "recipe": "torch-defaults", "depths": [2], "seeds": [0], "steps": 30,
+    "batch_size": 8, "variants": ["baseline", "mhc"], "optimizer": {"lr": 0.01}, "weights": True,
+    "model": {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=installed_backends())
+def run(request, tmp_path_factory):
+    """A trained plain run."""
+    study = {**STUDY, "backends": [request.param]}
+    config = check_config({"results": "results", "studies": {"own": study}})
+    spec = next(config.spec(c) for c in config.cells() if c.variant == "baseline")
+    folder = tmp_path_factory.mktemp("plain")
+    run_cell(spec, folder)
+    return folder
+
+
+def converted(run, out, connection, steps=20):
+    main(
+        ["convert", str(run), "--connection", connection, "--steps", str(steps), "--out", str(out)]
+    )
+    return read_rows(out)
+
+
+@pytest.mark.parametrize("connection", ["mhc_cycle", "{connection: hc_paper, streams: 2}"])
+def test_converted_network_has_the_plain_loss_at_first_and_trains_on(run, tmp_path, connection):
+    plain = converted(run, tmp_path / "plain", "plain")
+    rows = converted(run, tmp_path / "streams", connection)
+    assert rows[0]["loss"] == pytest.approx(plain[0]["loss"], rel=1e-6)
+    untrained = read_rows(run)[0]["loss"]
+    assert rows[0]["loss"] < untrained
+    assert np.mean([row["loss"] for row in rows[-5:]]) < np.mean([row["loss"] for row in rows[:5]])
+    spec = read_spec(tmp_path / "streams")
+    assert validate_run(tmp_path / "streams", spec).status == "measured"
+    weights = load_file(tmp_path / "streams" / WEIGHTS)
+    assert {name for name in weights if not name.startswith("connection.")} == set(
+        load_file(run / WEIGHTS)
+    )
+
+
+def test_spec_of_a_converted_run_names_its_weights_and_others_have_no_such_key(run, tmp_path):
+    converted(run, tmp_path / "new", "mhc_cycle", steps=1)
+    spec = json.loads((tmp_path / "new" / "spec.json").read_text())
+    assert spec["initial"]["weights"] == str(run / WEIGHTS)
+    assert "initial" not in json.loads((run / "spec.json").read_text())
+
+
+def refused(capsys, *arguments):
+    assert exit_status(["convert", *map(str, arguments), "--steps", "1", "--out", "new"]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
+
+
+def test_what_cannot_be_converted_is_refused(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "spec.json: missing" in refused(capsys, tmp_path, "--connection", "mhc_cycle")
+    assert "use start=None" in refused(capsys, run, "--connection", "attn_res")
+    assert "did you mean" in refused(capsys, run, "--connection", "mhc_cycl")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "spec.json").write_bytes((run / "spec.json").read_bytes())
+    assert "weights: true" in refused(capsys, bare, "--connection", "mhc_cycle")
+    converted(run, tmp_path / "new", "mhc_cycle", steps=1)
+    capsys.readouterr()
+    assert "convert a plain run" in refused(capsys, tmp_path / "new", "--connection", "mhc_cycle")
+    assert "run of another spec" in refused(capsys, run, "--connection", "hc_paper")
+
+
+def test_changed_weights_are_refused(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in run.glob("*.*"):
+        (copy / file.name).write_bytes(file.read_bytes())
+    converted(copy, tmp_path / "new", "mhc_cycle", steps=1)
+    spec = (tmp_path / "new" / "spec.json").read_text()
+    content = bytearray((copy / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (copy / WEIGHTS).write_bytes(content)
+    assert exit_status(["job", spec, "--out", "again"]) == 1
+    assert "differs from that of this training" in capsys.readouterr().err

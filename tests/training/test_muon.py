@@ -1,0 +1,191 @@
+"""Muon: steps against loops in float64, parameter groups, and the momentum schedule."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study import tasks
+from fathom_study.config import Optimizer
+from fathom_study.optimizers import (
+    OptimizerConfig,
+    ParamGroup,
+    ScheduledValues,
+    optimizer_config,
+    orthogonalize,
+    schedule_at,
+)
+from fathom_study.spec import Muon
+from tests.support import naive
+from tests.support.specs import make_spec, parameters_of
+
+SHAPES = [(3, 8, 8), (2, 12, 5), (2, 4, 9), (5, 4, 4), (2, 1, 6), (1, 6, 1)]
+
+
+def textbook(G):
+    """Five Newton-Schulz steps on one matrix, in float64."""
+    if len(G) > len(G[0]):
+        return textbook(G.T).T
+    X = G / (math.sqrt((G**2).sum()) + 1e-7)
+    for _ in range(5):
+        XXt = X @ X.T
+        X = 3.4445 * X - 4.7750 * XXt @ X + 2.0315 * XXt @ XXt @ X
+    return X
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_stacked_matrices_are_orthogonalised_one_at_a_time(backend, shape):
+    G = random(*shape)
+    expected = np.stack([textbook(matrix) for matrix in G])
+    assert orthogonalize(NumpyOps(), G) == pytest.approx(expected, abs=1e-12)
+    result = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
+    # Each step multiplies small singular values, and their rounding, by 3.4.
+    assert result == pytest.approx(expected, abs=3e-5)
+
+
+# --- whole steps ---------------------------------------------------------------------------------
+
+START = {
+    "tall": random(2, 9, 3, seed=1),
+    "wide": random(1, 3, 6, seed=2),
+    "qkv": random(2, 12, 4, seed=3),
+    "b": random(4, seed=4),
+    "head": random(3, 4, seed=5),
+}
+START = {name: value.astype(np.float32) for name, value in START.items()}
+MATRICES = {"tall": 1, "wide": 1, "qkv": 3}
+"""Number of matrices stacked by rows in each layer of a parameter."""
+RATES = {"b": 0.3, "head": 0.05}
+UPDATE = OptimizerConfig(
+    groups=(
+        ParamGroup(("tall", "wide"), "muon", lr=0.02, decay=0.0),
+        ParamGroup(("qkv",), "muon", lr=0.02, decay=0.0, parts=3),
+        ParamGroup(("b",), "adamw", lr=0.3, decay=0.0),
+        ParamGroup(("head",), "adamw", lr=0.05, decay=0.2),
+    ),
+    beta1=0.8, beta2=0.95, eps=1e-3, bias_correction=True, clip=2.0,
+)  # fmt: skip
+PACES = [ScheduledValues(1.0, 0.85), ScheduledValues(0.5, 0.9), ScheduledValues(0.25, 0.95)]
+
+
+def gradients_at(step):
+    rng = np.random.default_rng([9, step])
+    return {name: rng.standard_normal(value.shape) for name, value in START.items()}
+
+
+def trained(backend, steps, trainer=None):
+    """Trainer after `steps` on a loss whose gradients are the inputs."""
+    ops = backend.ops
+
+    def objective(params, batch):
+        products = [
+            ops.sum(ops.reshape(params[name] * x, (-1,)), axis=0)
+            for name, x in batch.inputs.items()
+        ]
+        loss = sum(products[1:], products[0])
+        return loss, {"logits_finite": ops.all_finite(loss)}
+
+    trainer = trainer or backend.trainer(START, objective, UPDATE)
+    for step in steps:
+        inputs = {k: g.astype(np.float32) for k, g in gradients_at(step).items()}
+        trainer.step([tasks.Batch(inputs, np.zeros(1, np.float32))], PACES[step])
+    return trainer
+
+
+def textbook_steps(count):
+    """(parameters, averages) after `count` steps, in float64, one matrix at a time."""
+    params = {name: value.astype(np.float64) for name, value in START.items()}
+    m = {name: np.zeros_like(value) for name, value in params.items()}
+    v = {name: np.zeros_like(value) for name, value in params.items()}
+    for t in range(count):
+        (rate, momentum), gradients = (PACES[t].rate, PACES[t].momentum), gradients_at(t)
+        for name, g in naive.clipped(gradients, 2.0).items():
+            if name in RATES:
+                decay = 0.2 if name == "head" else 0.0
+                settings = t + 1, RATES[name] * rate, 0.8, 0.95, 1e-3, decay
+                moved = naive.adamw(params[name], g, m[name], v[name], *settings)
+                params[name], m[name], v[name] = moved
+                continue
+            m[name] = momentum * m[name] + (1 - momentum) * g
+            nesterov = momentum * m[name] + (1 - momentum) * g
+            for layer in range(len(g)):
+                parts = np.split(nesterov[layer], MATRICES[name])
+                rows, columns = parts[0].shape
+                lr = 0.02 * rate * math.sqrt(max(1, rows / columns))
+                step = np.concatenate([textbook(part) for part in parts])
+                params[name][layer] = params[name][layer] - lr * step
+    return params, m
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_step_equals_the_textbook(backend, steps):
+    params, averages = textbook_steps(steps)
+    state = trained(backend, range(steps)).state()
+    for name in START:
+        assert state[f"param.{name}"] == pytest.approx(params[name], abs=5e-6), name
+        assert state[f"m.{name}"] == pytest.approx(averages[name], abs=1e-6), name
+    assert {name for name in state if name.startswith("v.")} == {"v.b", "v.head"}
+
+
+# --- parameter groups -----------------------------------------------------------------------------
+
+OF_BLOCKS = {
+    "block.qkv.weight", "block.attention_out.weight", "block.up.weight", "block.down.weight",
+}  # fmt: skip
+STUDY = {
+    "recipe": "nanochat", "wrap": "sublayer", "norm": "rms", "positions": "rotary",
+    "embedding_norm": True, "qk_norm": True, "biases": False, "activation": "relu2",
+    "logit_cap": 15, "lr": 0.2, "beta1": 0.8, "beta2": 0.95, "eps": 1e-10, "clip": 1.0,
+    "muon": {"lr": 0.02}, "schedule": "linear_end",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variant", "by_muon", "by_adamw"),
+    [
+        ("baseline", set(), set()),
+        (
+            "mhc_gated_dynamic",
+            {"phi_pre", "phi_post", "phi_res", "b_res"},
+            {"stream_embedding", "gate", "b_pre", "b_post"},
+        ),
+        ("mhc_gated_static", {"H_res"}, {"stream_embedding", "gate", "H_pre", "H_post"}),
+    ],
+)
+def test_parameter_groups_of_the_study(variant, by_muon, by_adamw):
+    """As in the source: matrices of layers, mixing included, go to Muon, the rest to AdamW."""
+    spec = make_spec(variant=variant, **STUDY)
+    update = optimizer_config(spec, tasks.Problem(spec).network.parameters())
+    own = {kind: {f"connection.{n}" for n in s} for kind, s in (("muon", by_muon), ("a", by_adamw))}
+    groups = {}
+    for group in update.groups:
+        assert group.decay == 0
+        groups.setdefault((group.rule, round(group.lr, 12)), set()).update(group.names)
+    scale = math.sqrt(768 / 16)
+    assert groups == {
+        ("muon", 0.02): OF_BLOCKS | own["muon"],
+        ("adamw", round(0.2 * scale, 12)): {"embedding.token"} | own["a"],
+        ("adamw", round(0.004 * scale, 12)): {"head.weight"},
+    }
+    every = [name for group in update.groups for name in group.names]
+    assert sorted(every) == sorted(parameters_of(spec))
+    parts = {name: group.parts for group in update.groups for name in group.names}
+    assert {name: of for name, of in parts.items() if of > 1} == {"block.qkv.weight": 3}
+    assert (update.beta1, update.beta2, update.eps, update.clip) == (0.8, 0.95, 1e-10, 1.0)
+
+
+def test_the_momentum_rises_linearly():
+    spec = SimpleNamespace(steps=1000, optimizer=Optimizer(lr=0.2, muon=Muon()))
+    momenta = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
+    assert momenta == pytest.approx([0.85, 0.9, 0.95, 0.95, 0.95])
+    assert (Muon().lr, Muon().head_lr, Muon().reference_width) == (0.02, 0.004, 768)
+    quick = Muon(momentum=0.5, first_momentum=0.1, momentum_steps=4)
+    spec = SimpleNamespace(steps=9, optimizer=Optimizer(lr=0.2, muon=quick))
+    momenta = [schedule_at(spec, step).momentum for step in range(6)]
+    assert momenta == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
