@@ -154,7 +154,8 @@ def values_and_gradients(torch, function, inputs, cotangents):
     """Outputs, and gradients of Σ cotangent · output with respect to inputs, in float64."""
     xs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs]
     outputs = function(*xs)
-    used = [(output, c) for output, c in zip(outputs, cotangents, strict=True) if c.any() or not c.size]
+    pairs = zip(outputs, cotangents, strict=True)
+    used = [(output, c) for output, c in pairs if c.any() or not c.size]
     loss = sum((output * torch.tensor(c)).sum() for output, c in used)
     gradients = torch.autograd.grad(loss, xs, materialize_grads=True)
     return [output.detach().numpy() for output in outputs], [g.numpy() for g in gradients]
