@@ -17,8 +17,7 @@ from pathlib import Path
 from fathom_study.config import Config, Spec, load_config
 from fathom_study.runs.replay import replay_group
 from fathom_study.runs.run import Run, group_runs
-from fathom_study.runs.validate import imported_runs
-from fathom_study.runs.verdict import GroupReplay, write_replays
+from fathom_study.runs.validate import GroupReplay, imported_runs, write_replays
 
 SIZES = {"length", "width", "heads", "hidden", "vocab", "nodes", "held_out", "validation_windows"}
 NAMES = {"study": True, "depth": True, "variant": True, "seed": True, "steps": True}

@@ -105,6 +105,7 @@ def test_ladder_runs_are_drawn_only_in_the_ladder_figure(drawn, tmp_path):
 MISTAKES = {
     ("--study", "b2"): "unknown study 'b2' (known: a, images)",
     ("--study", "images"): "studies/images: unknown platform 'torch' (known: )",
+    ("--platform", ""): "--study and --platform belong together",
     ("--platform", "jax"): "studies/a: unknown platform 'jax'",
     ("--platform", "torch-nowhere"): "unknown platform 'torch-nowhere'",
     ("--only", "los"): "unknown figure or metric 'los'; did you mean 'loss'?",

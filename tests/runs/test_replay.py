@@ -15,8 +15,7 @@ from fathom_study.runs.bundle import unpack, write_bundle
 from fathom_study.runs.replay import COMPARED, compare_rows, difference
 from fathom_study.runs.run import group_runs
 from fathom_study.runs.training import run_cell
-from fathom_study.runs.validate import find_runs, imported_runs
-from fathom_study.runs.verdict import STEPS, replay_file
+from fathom_study.runs.validate import STEPS, find_runs, imported_runs, replay_file
 from tests.support.runs import STUDY, flipped, metric_rows, read_manifest, seal, write_manifest
 
 OLD_CODE = {"fathom_study.train:train": "0" * 16}
@@ -358,7 +357,7 @@ def test_a_replay_is_void_for_other_code_another_run_and_fewer_steps(carry, monk
     carried = carry(seeds=[0, 1])
     carried.replay()
     with monkeypatch.context() as patch:
-        patch.setattr("fathom_study.runs.verdict.training_code_hash", lambda spec: "another")
+        patch.setattr("fathom_study.runs.validate.training_code_hash", lambda spec: "another")
         assert carried.statuses == [("stale", "waits")] * 2
         assert carried.table("summary").empty
     assert carried.statuses == [("imported", "agrees")] * 2

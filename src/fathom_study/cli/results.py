@@ -29,7 +29,7 @@ from fathom_study.cli.options import (
     read_config,
     workflow_command,
 )
-from fathom_study.config import Config
+from fathom_study.config import Config, ConfigError
 from fathom_study.system.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -152,35 +152,28 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
 )
 def figures(
     tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
-    name: Annotated[str, typer.Option("--study", help="Study.")],
+    out: FigureFolder,
+    name: Annotated[str, typer.Option("--study", help="Study; by default all together.")] = "",
     platform: Annotated[
         str, typer.Option(help="torch, or torch-MACHINE for imported runs, as in the tables.")
-    ],
-    out: FigureFolder,
+    ] = "",
     config: ConfigFiles = DEFAULT_CONFIG,
     only: Annotated[
         list[str] | None,
         typer.Option(help="Figure or metric; by default all figures of the study."),
     ] = None,
 ) -> None:
-    """Draw the figures of one study on one platform."""
+    """Draw the figures of one study on one platform, or those over all studies."""
     from fathom_study.analysis.platforms import Platform
-    from fathom_study.report.drawing.draw import draw_study
+    from fathom_study.report.drawing.draw import draw_overview, draw_study
 
-    draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
+    if bool(name) != bool(platform):
+        raise ConfigError("--study and --platform belong together; give both or neither")
+    if name:
+        draw_study(read_config(config), name, Platform.parse(platform), tables, out, only or ())
+    else:
+        draw_overview(read_config(config), tables, out)
     end_with(out, "`fathom report` writes the reports that show them")
-
-
-@app.command(epilog=example("fathom overview-figures --tables results/tables --out figures"))
-def overview_figures(
-    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
-    out: FigureFolder,
-    config: ConfigFiles = DEFAULT_CONFIG,
-) -> None:
-    """Draw the figures over all studies."""
-    from fathom_study.report.drawing.draw import draw_overview
-
-    draw_overview(read_config(config), tables, out)
 
 
 @app.command(

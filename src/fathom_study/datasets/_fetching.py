@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,17 +48,15 @@ def fetch(
     as it is. Raises DataError, whose message lists the attempts and the files to add by hand
     (`to_do`).
     """
-    started, used = time.monotonic(), []
-    missing = _missing(folder, files)
+    missing, used = _missing(folder, files), []
     tried = [f"folder {folder}: {len(files) - len(missing)} of {len(files)} files"]
     for name, source in sources:
         if missing:
-            wanted, before = len(missing), time.monotonic()
+            wanted = len(missing)
             problem = _take(source, folder, {file: files[file] for file in missing})
             missing = [file for file in missing if not (folder / file).is_file()]
             used += [name] if len(missing) < wanted else []
-            count = f"{wanted - len(missing)} of {wanted} files"
-            tried.append(f"{name}: {count} in {time.monotonic() - before:.1f} s{problem}")
+            tried.append(f"{name}: {wanted - len(missing)} of {wanted} files{problem}")
     if missing:
         lines = [
             f"{title} is unavailable here: {len(missing)} of {len(files)} files are missing",
@@ -71,9 +68,7 @@ def fetch(
     listed = folder / SUMS
     if not listed.is_file() or listed.read_bytes() != sums(files).encode():
         write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
-    source = ", ".join(used) or "already there"
-    seconds = time.monotonic() - started
-    log(f"{title}: {len(files)} files in {folder}, {source}, {seconds:.1f} s")
+    log(f"{title}: {len(files)} files in {folder}, {', '.join(used) or 'already there'}")
 
 
 def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:
@@ -104,35 +99,33 @@ def read_sums(file: Path, digest: str) -> dict[str, str]:
 
 
 def _missing(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """The files that `folder` lacks. Raises DataError if the folder cannot be used as it is."""
+    """The files that `folder` lacks. Raises DataError if one is not the official file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{folder}: cannot be created ({error.strerror})") from error
-    missing, refused = [], []
-    for name, digest in files.items():
-        file = folder / name
-        if not file.exists():
-            missing.append(name)
-        elif problem := difference(file, digest):
-            advice = "it is left unchanged: move it away and run this again"
-            refused.append(f"{file}: {problem}; {advice}")
-    if refused:
-        raise DataError("\n".join(refused))
+    missing = [name for name in files if not (folder / name).exists()]
+    _check(folder, {name: files[name] for name in files if name not in missing})
     return missing
 
 
+def _check(folder: Path, files: Mapping[str, str]) -> None:
+    """Raise DataError, one line for each of the files that is not the official one."""
+    wrong = {folder / name: difference(folder / name, digest) for name, digest in files.items()}
+    advice = f"it is left unchanged: move it away and run: {_command(folder)}"
+    if lines := [f"{file}: {why}; {advice}" for file, why in wrong.items() if why]:
+        raise DataError("\n".join(lines))
+
+
 def read(folder: Path, files: Mapping[str, str]) -> dict[str, bytes]:
-    """The content of all `files` (name: SHA-256) in `folder`. Raises DataError, one line."""
+    """The content of all `files` (name: SHA-256) in `folder`. Raises DataError."""
     missing = [name for name in files if not (folder / name).exists()]
     if missing:
         raise DataError(
             f"{folder}: lacks {len(missing)} of {len(files)} files, such as {missing[0]}; "
             f"run: {_command(folder)}"
         )
-    for name, digest in files.items():
-        if problem := difference(folder / name, digest):
-            raise DataError(f"{folder / name}: {problem}; move it away and run: {_command(folder)}")
+    _check(folder, files)
     return {name: (folder / name).read_bytes() for name in files}
 
 
@@ -162,14 +155,10 @@ def copy_from(folder: Path) -> Download:
 
 def download_from(address: str) -> Download:
     """A downloader of the files at an address that ends in a slash."""
+    from pooch import HTTPDownloader
 
-    def download(name: str, output: Any, pooch: Any) -> None:  # noqa: ANN401, pooch's
-        from pooch import HTTPDownloader
-
-        fetch = HTTPDownloader(timeout=STALL_SECONDS, progressbar=sys.stderr.isatty())
-        fetch(address + name, output, pooch)
-
-    return download
+    fetch = HTTPDownloader(timeout=STALL_SECONDS, progressbar=sys.stderr.isatty())
+    return lambda name, output, pooch: fetch(address + name, output, pooch)
 
 
 def unpacked(archive: str, digest: str, inside: str, download: Download) -> Source:

@@ -45,8 +45,7 @@ from fathom_study.runs.folder import (
 )
 from fathom_study.runs.run import Run
 from fathom_study.runs.thinning import thin_rows, whole_steps
-from fathom_study.runs.validate import validate_run
-from fathom_study.runs.verdict import receive_run
+from fathom_study.runs.validate import receive_run, validate_run
 from fathom_study.system.files import atomic_write, file_to_write, locked, with_filename, write_text
 
 MAX_JSON_BYTES = 4 * 2**20

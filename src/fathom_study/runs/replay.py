@@ -33,7 +33,7 @@ from fathom_study.runs.run import Run
 from fathom_study.runs.thinning import thin_rows
 from fathom_study.runs.training import connect, environment, run_cell, same_digits
 from fathom_study.runs.training_code import training_code_hash
-from fathom_study.runs.verdict import GroupReplay, Replay, read_replays, steps_to_repeat
+from fathom_study.runs.validate import GroupReplay, Replay, read_replays, steps_to_repeat
 from fathom_study.tasks import Problem
 from fathom_study.train import Chunk, step_rows, take_step, trainer_for
 

@@ -30,7 +30,7 @@ from fathom_study.runs.checkpoint import Checkpoint
 from fathom_study.runs.contract import check_contract
 from fathom_study.runs.folder import PARTIAL, RunError, write_run
 from fathom_study.runs.training_code import training_code
-from fathom_study.runs.verdict import receive_run
+from fathom_study.runs.validate import receive_run
 from fathom_study.system.files import locked
 from fathom_study.system.hardware import operating_system, peak_host_memory_bytes, processor
 from fathom_study.tasks import Problem

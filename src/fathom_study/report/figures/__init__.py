@@ -37,7 +37,7 @@ Names for other modules:
 
     fathom figures --config FILE --study NAME --platform PLATFORM --tables FOLDER --out FOLDER
                    [--only FIGURE …]
-    fathom overview-figures --config FILE --tables FOLDER --out FOLDER
+    fathom figures --config FILE --tables FOLDER --out FOLDER    those over all studies
     fathom cell-figures RUN --out FOLDER
 
 PLATFORM is a value of the column `platform` (`torch`, `torch-cpu-amd-epyc-linux`). Without `--only`
