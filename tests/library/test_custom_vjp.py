@@ -1,10 +1,12 @@
 """Functions with custom gradients: values and gradients equal those of the plain formula."""
 
+import itertools
 from functools import partial
 
 import numpy as np
 import pytest
 
+from fathom.arithmetic import boundary, boundary_loops, loops
 from fathom.arithmetic.custom_vjp import (
     Adding,
     Mixing,
@@ -14,7 +16,14 @@ from fathom.arithmetic.custom_vjp import (
 )
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.arithmetic.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
-from fathom.connections.constraints import normalize
+from fathom.connections.components import (
+    Dynamic,
+    DynamicPerStream,
+    RawWeights,
+    SigmoidWeights,
+    SoftmaxWeights,
+)
+from fathom.connections.constraints import KernelSinkhorn, Sinkhorn, normalize
 
 N, M = 5, 3
 
@@ -145,7 +154,8 @@ def values_and_gradients(torch, function, inputs, cotangents):
     """Outputs, and gradients of Σ cotangent · output with respect to inputs, in float64."""
     xs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs]
     outputs = function(*xs)
-    used = [(output, c) for output, c in zip(outputs, cotangents, strict=True) if c.any()]
+    pairs = zip(outputs, cotangents, strict=True)
+    used = [(output, c) for output, c in pairs if c.any() or not c.size]
     loss = sum((output * torch.tensor(c)).sum() for output, c in used)
     gradients = torch.autograd.grad(loss, xs, materialize_grads=True)
     return [output.detach().numpy() for output in outputs], [g.numpy() for g in gradients]
@@ -215,3 +225,62 @@ def test_inputs_are_not_overwritten(backend, function, plain, inputs):
     assert all((backend.ops.to_numpy(c) == 1).all() for c in cotangents)
     for x, given in zip(xs, inputs, strict=True):
         assert np.array_equal(backend.ops.to_numpy(x), given.astype(np.float32))
+
+
+# --- boundaries between functions -----------------------------------------------------------------
+
+BOUNDARIES = {
+    "identity": {},
+    "sinkhorn": {"mixes": True, "H": Sinkhorn(iterations=3, last="rows", clip=0.5, tau=0.7)},
+    "columns last": {"mixes": True, "H": Sinkhorn(iterations=2, added=0.05, floor=0.0)},
+    "kernel": {"mixes": True, "H": KernelSinkhorn(iterations=3, eps=0.01)},
+    "logits of H": {"mixes": True, "pre": SoftmaxWeights(), "post": RawWeights()},
+    "per stream": {"mixes": True, "computed": DynamicPerStream(eps=0.1)},
+    "first": {"writes": False},
+    "last": {"computed": None, "pre": RawWeights(), "post": None},
+    "last, computed": {"post": None},
+    "late": {"late": True},
+}
+
+
+def boundary_case(name, N, S, P, C=3):
+    """(Boundary, its inputs in float64) for N sets of S streams with P positions of C channels."""
+    settings = {
+        "computed": Dynamic(eps=0.1), "pre": SigmoidWeights(added=0.1),
+        "post": SigmoidWeights(scale=2.0), "H": None, **BOUNDARIES[name],
+    }  # fmt: skip
+    one = boundary.Boundary(S, C, **settings)
+    has_matrix = one.mixes or name == "sinkhorn"
+    K = S if one.post is None else 2 * S + S * S * has_matrix
+    rows, inputs = (K // S, C) if name == "per stream" else (K, S * C)
+    c = 2 * S + S * S * one.mixes
+    shapes = (N, S, P * C), (N, P * C), (N, c), (rows, inputs), (K,), (K,)
+    x, y, *rest = arrays(*shapes)
+    rest[1] = np.zeros((0, inputs)) if one.computed is None else rest[1]
+    return one, [x, y if one.writes else y[:0], *rest]
+
+
+@pytest.mark.parametrize("name", BOUNDARIES)
+@pytest.mark.parametrize(("N", "S"), [(0, 4), (1, 4), (boundary_loops.TILE + 3, 4), (5, 3), (7, 2)])
+@pytest.mark.parametrize("positions", [1, 2])
+def test_boundary_loops_equal_its_plain_formula(connect_cpu, name, N, S, positions):
+    """Values and gradients in float64; sets fill no tile, or are none."""
+    import torch
+
+    one, inputs = boundary_case(name, N, S, positions)
+    ops = connect_cpu("torch").ops
+    ops = type(ops)(ops.device, torch.float64)
+    assert_plain_in_float64(torch, partial(ops.custom_vjp, one), partial(one.plain, ops), inputs)
+    assert one.compiled() is not None
+
+
+def test_products_of_tiles_equal_numpy():
+    """Odd sizes, so that each block of the loops has a rest."""
+    for I, J, F in itertools.product((1, 2, 9), (1, 4, 7), (1, 5, 33)):  # noqa: E741
+        a, b, w, total = arrays((I, F), (J, F), (I, J), (I, F))
+        product = np.empty((I, J))
+        loops.product_with_rows(a, b, product)
+        assert product == pytest.approx(a @ b.T, rel=1e-12, abs=1e-12)
+        expected = total + w @ b
+        loops.add_product(w, b, total)
+        assert total == pytest.approx(expected, rel=1e-12, abs=1e-12)

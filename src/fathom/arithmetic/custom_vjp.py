@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathom.operations.ops import LARGE, CustomVJP
+from fathom.operations.ops import CustomVJP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,11 +47,6 @@ class NormedProduct(CustomVJP):
         squares = ops.sum(scaled * scaled, axis=-1, keepdims=True) / x.shape[1]
         return ops.linear(scaled, phi) / ops.sqrt(squares + self.eps / (size * size)), x
 
-    def compiled(self) -> CustomVJP:
-        from fathom.arithmetic import loops
-
-        return loops.NormedProduct(self.eps)
-
 
 class WeightedSum(CustomVJP):
     """Weights [N, S], streams [N, S, M] → (Σ_s w_s x_s [N, M], streams)."""
@@ -66,16 +61,9 @@ class WeightedSum(CustomVJP):
         of_x = ops.add_product(of_x, ops.reshape(weights, (N, S, 1)), row)
         return ops.row_products(of_sum, x), of_x
 
-    def compiled(self) -> CustomVJP:
-        from fathom.arithmetic import loops
-
-        return loops.WeightedSum()
-
 
 class Mixing(CustomVJP):
     """H [N, S, S], weights [N, S], streams [N, S, M], y [N, M] → (H x + w y [N, S, M],)."""
-
-    loops_from = LARGE
 
     def forward(
         self, ops: Ops, H: Array, weights: Array, x: Array, y: Array
@@ -93,11 +81,6 @@ class Mixing(CustomVJP):
             ops.weighted_sum(weights, g),
         )
 
-    def compiled(self) -> CustomVJP:
-        from fathom.arithmetic import loops
-
-        return loops.Mixing()
-
 
 class Adding(CustomVJP):
     """Weights [N, S], streams [N, S, M], y [N, M] → (x + w y [N, S, M],).
@@ -113,11 +96,6 @@ class Adding(CustomVJP):
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         (weights, _, y), (g,) = xs, gradients
         return ops.row_products(y, g), g, ops.weighted_sum(weights, g)
-
-    def compiled(self) -> CustomVJP:
-        from fathom.arithmetic import loops
-
-        return loops.Adding()
 
 
 class MixingAndSum(CustomVJP):

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from fathom.arithmetic.custom_vjp import NormedProduct
+from fathom.arithmetic.forms import RAW, SIGMOID, SOFTMAX, WeightForm
 from fathom.connections.component_types import MatrixStart, VectorStart, one_of_registry
 from fathom.init import Constant, Normal, Orthogonal, Parameter
 from fathom.settings import Flag, Number, Registry, Settings
@@ -96,6 +97,11 @@ class Weights(Settings):
 
     start: VectorStart = VectorStart()
 
+    @property
+    def form(self) -> WeightForm | None:
+        """The map as numbers, for compiled loops; None if they do not compute it."""
+        return None
+
     def shape(self, S: int) -> tuple[int, ...]:
         """Shape of one layer's logits."""
         return (S,)
@@ -110,6 +116,10 @@ class RawWeights(Weights):
 
     kind: Literal["raw"] = "raw"
 
+    @property
+    def form(self) -> WeightForm:
+        return WeightForm(RAW)
+
     def weights(self, ops: Ops, logits: Array) -> Array:
         return logits
 
@@ -118,6 +128,10 @@ class SoftmaxWeights(Weights):
     """Softmax over streams."""
 
     kind: Literal["softmax"] = "softmax"
+
+    @property
+    def form(self) -> WeightForm:
+        return WeightForm(SOFTMAX)
 
     def weights(self, ops: Ops, logits: Array) -> Array:
         return ops.softmax(logits)
@@ -129,6 +143,10 @@ class SigmoidWeights(Weights):
     kind: Literal["sigmoid"] = "sigmoid"
     scale: Annotated[Number, Field(gt=0)] = 1.0
     added: Annotated[Number, Field(ge=0)] = 0.0
+
+    @property
+    def form(self) -> WeightForm:
+        return WeightForm(SIGMOID, self.scale, self.added)
 
     def weights(self, ops: Ops, logits: Array) -> Array:
         weights = ops.sigmoid(logits)
@@ -273,8 +291,8 @@ class FromStreams(Settings):
     one_alpha: Flag = Field(False, exclude_if=not_, description="whether all parts share one α")
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
-    is_linear: ClassVar[bool] = False
-    """Whether H̃ − b is linear in φ."""
+    per_stream: ClassVar[bool] = False
+    """Whether each stream is normed, and determines its own logits through a tanh."""
 
     def inputs(self, S: int, context: ConnectionContext) -> int:
         """Number of inputs of φ."""
@@ -329,7 +347,6 @@ class Dynamic(FromStreams):
     """H̃ = α·(x̄ φ) + b: x̄ is the mean over the pooled axes, RMS-normalised over S·C."""
 
     kind: Literal["dynamic"] = "dynamic"
-    is_linear = True
 
     def inputs(self, S: int, context: ConnectionContext) -> int:
         return S * context.width
@@ -350,6 +367,7 @@ class DynamicPerStream(FromStreams):
     """
 
     kind: Literal["dynamic_per_stream"] = "dynamic_per_stream"
+    per_stream = True
 
     def inputs(self, S: int, context: ConnectionContext) -> int:
         return context.width

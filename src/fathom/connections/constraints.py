@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from fathom.arithmetic.forms import EXP, SOFTMAX, MatrixForm
 from fathom.arithmetic.newton_schulz import newton_schulz
 from fathom.arithmetic.sinkhorn import (
     TO_FIRST,
@@ -41,6 +42,11 @@ class MixingMatrix(Settings):
     """Whether every matrix is the identity, so that no product is needed."""
 
     start: MatrixStart | VectorStart
+
+    @property
+    def form(self) -> MatrixForm | None:
+        """The map from logits as numbers, for compiled loops; None if they do not compute it."""
+        return None
 
     def shape(self, S: int) -> tuple[int, ...]:
         """Shape of one matrix's logits; empty if it has none."""
@@ -96,6 +102,14 @@ class Sinkhorn(OfLogits):
     added: FromZero = Field(0.0, description="added to every sum")
     clip: Above0 | None = Field(None, description="logits are limited to ± this")
 
+    @property
+    def form(self) -> MatrixForm:
+        return MatrixForm(
+            EXP, self.tau, math.inf if self.clip is None else self.clip,
+            passes=2 * self.iterations, columns_first=self.last == "rows",
+            floor=self.floor, added=self.added,
+        )  # fmt: skip
+
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         bounded = logits if self.clip is None else ops.clip(logits, self.clip)
         sides = alternating_sides(self.iterations, self.last)
@@ -131,6 +145,13 @@ class KernelSinkhorn(OfLogits):
     kind: Literal["kernel_sinkhorn"] = "kernel_sinkhorn"
     iterations: Positive = Field(20, description="passes over both sides, the softmax counted")
     eps: FromZero = Field(1e-6, description="ε")
+
+    @property
+    def form(self) -> MatrixForm:
+        return MatrixForm(
+            SOFTMAX, start=self.eps, passes=2 * self.iterations - 1, columns_first=True,
+            transposed=True, added=self.eps,
+        )  # fmt: skip
 
     def matrix(self, ops: Ops, logits: Array, S: int, layers: int) -> Array:
         sides = alternating_sides(self.iterations, "columns")[1:]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.arithmetic.custom_vjp import Adding, Mixing, MixingAndSum, WeightedSum
+from fathom.arithmetic.boundary import Boundary
+from fathom.arithmetic.custom_vjp import MixingAndSum
 from fathom.connections.components import (
     AnyCoefficients,
     AnyWeights,
@@ -18,6 +20,8 @@ from fathom.connections.components import (
     Expansion,
     FromStreams,
     Gate,
+    LastPre,
+    RawWeights,
     Readout,
 )
 from fathom.connections.connection import (
@@ -294,46 +298,40 @@ class StaticStreams(StreamConnection):
 
 
 class Dynamics(NamedTuple):
-    """The parameters of one layer of dynamic streams; None if absent."""
+    """The parameters of one layer of dynamic streams, or of a read-out."""
 
     phi: Array
-    """[rows of all parts, inputs], times α where H̃ is linear in it."""
-    alpha: Array | None
-    """[logits of all parts], if φ does not include it."""
-    g: Array | None
-    """Gate, a scalar."""
+    """[rows of all parts, inputs]"""
     b: Array
     """[logits of all parts]"""
-
-    @classmethod
-    def of_closing(cls, params: dict[str, Array]) -> Dynamics:
-        """Parameters of a read-out that depends on the streams."""
-        phi, b = (params[f"connection.readout{part}"] for part in ("_phi", ""))
-        return cls(phi, params.get("connection.readout_alpha"), None, b)
+    alpha: Array
+    """[logits of all parts]"""
+    g: Array | None = None
+    """Gate, a scalar; None without one."""
 
 
 class DynamicState(NamedTuple):
     """A pass up to a layer: N sets of coefficients; M covers all other axes of a stream."""
 
     per_layer: tuple[Dynamics, ...]
-    close: Array | Dynamics | None
-    """[S]: weights of the streams in the output, or the parameters to compute them; None: the last
-    `pre`."""
+    """The parameters of each layer, and of the output's weights."""
     streams: Array
     """[N, S, M]"""
+    m: Array
+    """[N, M]: the layer's input, or the output."""
+    coefficients: Array
+    """[N, ·]: pre, post and H_res, unless it is the identity, of the layer that has read."""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
-    pre: Array | None
-    """[N, S]: weights `pre` of the last layer that has read. Before the first layer reads: one for
-    stream 0 if layers read late, else None."""
-    mixing: Arrays = ()
-    """H_res [N, S, S] and post [N, S] of the layer that has read and not written yet."""
     passed: Arrays = ()
-    """H_res of every layer that has read, for the trace: without gradients."""
+    """H_res [N, S·S] of every layer, for the trace: without gradients."""
 
 
 class DynamicStreams(StreamConnection):
-    """Coefficients are computed from the streams, layer by layer."""
+    """Coefficients are computed from the streams, layer by layer.
+
+    A write computes the new streams, the next layer's coefficients and its input as one function.
+    """
 
     def parameters(self) -> dict[str, Parameter]:
         s = self.settings
@@ -343,109 +341,126 @@ class DynamicStreams(StreamConnection):
             **self.shared_parameters(),
         }
 
-    def per_layer(self, ops: Ops, coefficients: dict[str, Array | None]) -> tuple[Dynamics, ...]:
-        """The parameters, and the gates `g`, of each layer."""
+    @cached_property
+    def between(self) -> Boundary:
+        """The function between two layers."""
+        s = self.settings
+        has_gate = s.gate.kind != "none"
+        # With one stream, x/x is exactly one, and u x v only up to rounding.
+        is_computed = s.H_res.form is not None and not has_gate and s.streams > 1
+        return Boundary(
+            s.streams, self.context.width, s.coefficients, s.pre, s.post,
+            s.H_res if is_computed else None,
+            mixes=has_gate or not s.H_res.is_identity, late=s.read == "late",
+        )  # fmt: skip
+
+    @cached_property
+    def opening(self) -> Boundary:
+        """The function before the first layer."""
+        return replace(self.between, writes=False)
+
+    @cached_property
+    def closing(self) -> Boundary:
+        """The function after the last layer."""
+        close, computed, pre = self.settings.close, None, RawWeights()
+        if isinstance(close, Readout) and isinstance(close.coefficients, FromStreams):
+            computed, pre = close.coefficients, close.map
+        is_last_pre = isinstance(close, LastPre)
+        return replace(
+            self.between, computed=computed, pre=pre, post=None, H=None, late=is_last_pre
+        )
+
+    def per_layer(
+        self, ops: Ops, params: dict[str, Array], g: Array | None
+    ) -> tuple[Dynamics, ...]:
+        """The parameters, and the gate of `g` [L], of each layer."""
         L, sizes = self.context.layers, self.sizes()
-        phi = ops.concatenate([coefficients[f"connection.phi_{part}"] for part in sizes], axis=1)
-        bs = [ops.reshape(coefficients[f"connection.b_{part}"], (L, -1)) for part in sizes]
+        phi = ops.concatenate([params[f"connection.phi_{part}"] for part in sizes], axis=1)
+        bs = [ops.reshape(params[f"connection.b_{part}"], (L, -1)) for part in sizes]
         b = ops.concatenate(bs, axis=1)
-        alpha, g = (coefficients.get(name) for name in ("connection.alpha", "g"))
-        if alpha is not None:
-            # Repeat each α for each of its logits.
-            of_logits = [part for part, size in sizes.items() for _ in range(size)]
-            each = [sizes] if self.settings.coefficients.one_alpha else [[part] for part in sizes]
-            belongs = [[float(part in parts) for part in of_logits] for parts in each]
-            alpha = ops.matmul(alpha, ops.constant(np.array(belongs)))
-            if self.settings.coefficients.is_linear:
-                # α (x̄ φᵀ) is x̄ (α φ)ᵀ, which takes one product for all layers.
-                phi, alpha = ops.reshape(alpha, (L, -1, 1)) * phi, None
-        absent = [None] * L
-        stacks = (absent if x is None else ops.unstack(x) for x in (phi, alpha, g, b))
+        # Repeat each α for each of its logits.
+        of_logits = [part for part, size in sizes.items() for _ in range(size)]
+        each = [sizes] if self.settings.coefficients.one_alpha else [[part] for part in sizes]
+        belongs = [[float(part in parts) for part in of_logits] for parts in each]
+        alpha = params.get("connection.alpha")
+        if alpha is None:
+            alpha = ops.constant(np.ones((L, len(each))))
+        alpha = ops.matmul(alpha, ops.constant(np.array(belongs)))
+        stacks = ([None] * L if x is None else ops.unstack(x) for x in (phi, b, alpha, g))
         return tuple(Dynamics(*layer) for layer in zip(*stacks, strict=True))
+
+    def of_closing(self, ops: Ops, params: dict[str, Array]) -> Dynamics:
+        """The parameters of the output's weights."""
+        s, S = self.settings, self.settings.streams
+        if self.closing.computed:
+            b = ops.reshape(params["connection.readout"], (-1,))
+            alpha = params.get("connection.readout_alpha")
+            alpha = ops.constant(np.ones(1)) if alpha is None else alpha
+            return Dynamics(params["connection.readout_phi"], b, ops.broadcast(alpha, b.shape))
+        weights = s.close.weights(ops, params, S)
+        absent = ops.constant(np.zeros((0, S * self.context.width)))
+        weights = absent[:, 0] if weights is None else weights
+        return Dynamics(absent, weights, weights)
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> DynamicState:
-        s, S, shape = self.settings, self.settings.streams, x.shape
-        g = s.gate.values(ops, params, noise)
+        s, S = self.settings, self.settings.streams
+        layers = self.per_layer(ops, params, s.gate.values(ops, params, noise))
         streams = self.context.by_set(ops, s.open.streams(ops, params, x, S))
-        close = s.close.weights(ops, params, S)
-        if close is None and isinstance(s.close, Readout):
-            close = Dynamics.of_closing(params)
-        is_late = s.read == "late"
-        return DynamicState(
-            self.per_layer(ops, {**params, "g": g}),
-            close,
-            streams,
-            shape,
-            ops.broadcast(ops.constant(np.eye(S)[0]), (streams.shape[0], S)) if is_late else None,
-        )
+        N, _, M = streams.shape
+        # A late first layer reads stream 0.
+        weights = ops.broadcast(ops.constant(np.eye(S)[0]), (N, S))
+        state = DynamicState((*layers, self.of_closing(ops, params)), streams, x, weights, x.shape)
+        return self.passed(ops, state, self.opening, ops.constant(np.zeros((0, M))), 0)
+
+    def passed(
+        self, ops: Ops, state: DynamicState, boundary: Boundary, y: Array, k: int
+    ) -> DynamicState:
+        """The state with the streams, the coefficients and the input of function k."""
+        c, before = state.per_layer[k], state.coefficients
+        streams, m, after = ops.custom_vjp(boundary, state.streams, y, before, c.phi, c.b, c.alpha)
+        state = state._replace(streams=streams, m=m)
+        if boundary.post is None:
+            return state if boundary.late else state._replace(coefficients=after)
+        S, N = self.settings.streams, after.shape[0]
+        if boundary.mixes and boundary.H is None:
+            pre, post, logits = ops.split(after, (S, S, after.shape[1] - 2 * S))
+            shape = self.settings.H_res.shape(S)
+            logits = ops.reshape(logits, (N, *shape)) if shape else None
+            H = self.settings.gate.apply(ops, c.g, self.ungated(ops, logits))
+            H = ops.reshape(ops.broadcast(H, (N, S, S)), (N, S * S))
+            after = ops.concatenate([pre, post, H], axis=1)
+        H = (ops.stop_gradient(after[:, 2 * S :]),) if boundary.mixes else ()
+        return state._replace(coefficients=after, passed=(*state.passed, *H))
 
     def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
-        s, c = self.settings, state.per_layer[k]
-        logits, streams = self.logits(ops, c, state.streams)
-        pre, post = s.pre.weights(ops, logits["pre"]), s.post.weights(ops, logits["post"])
-        H = s.gate.apply(ops, c.g, self.ungated(ops, logits.get("res")))
-        H = ops.broadcast(H, (streams.shape[0], s.streams, s.streams))
-        m, streams = ops.custom_vjp(WeightedSum(), state.pre if s.read == "late" else pre, streams)
-        passed = (*state.passed, ops.stop_gradient(H))
-        state = state._replace(streams=streams, pre=pre, mixing=(H, post), passed=passed)
-        return ops.reshape(m, state.shape), state
+        return ops.reshape(state.m, state.shape), state
 
     def write(self, ops: Ops, state: DynamicState, k: int, y: Array) -> DynamicState:
-        (H, post), streams = state.mixing, state.streams
-        N, _, M = streams.shape
-        y = ops.reshape(y, (N, M))
-        if self.settings.H_res.is_identity and self.settings.gate.kind == "none":
-            (streams,) = ops.custom_vjp(Adding(), post, streams, y)
-        else:
-            (streams,) = ops.custom_vjp(Mixing(), H, post, streams, y)
-        return state._replace(streams=streams, mixing=())
+        N, _, M = state.streams.shape
+        boundary = self.closing if k + 1 == self.context.layers else self.between
+        return self.passed(ops, state, boundary, ops.reshape(y, (N, M)), k + 1)
 
     def close(self, ops: Ops, state: DynamicState) -> Array:
-        output, _ = ops.custom_vjp(WeightedSum(), *self.closing(ops, state))
-        return ops.reshape(output, state.shape)
-
-    def closing(self, ops: Ops, state: DynamicState) -> Arrays:
-        """(The weights [N, S] of the streams in the output, the streams [N, S, M])."""
-        N, S, _ = state.streams.shape
-        if state.close is None:
-            return state.pre, state.streams
-        if not isinstance(state.close, Dynamics):
-            return ops.broadcast(state.close, (N, S)), state.streams
-        readout = self.settings.close
-        logits, streams = self.computed(ops, readout.coefficients, state.close, state.streams)
-        logits = ops.reshape(logits, (N, *readout.map.shape(S)))
-        return readout.map.weights(ops, logits), streams
+        return ops.reshape(state.m, state.shape)
 
     def trace(self, ops: Ops, params: dict[str, Array], state: DynamicState) -> MixingTrace:
-        S, shape, logits = self.settings.streams, state.shape, params.get("connection.b_res")
-        by_example = (shape[0], -1, S, S)
-        of_parameters = self.mixed_by_parameters(ops, params)
+        L, S, shape = self.context.layers, self.settings.streams, state.shape
+        logits, of_parameters = (
+            params.get("connection.b_res"),
+            self.mixed_by_parameters(ops, params),
+        )
         if of_parameters["weights"] is None:
-            weights, _ = self.closing(ops, state)
-            of_parameters["weights"] = ops.transpose(weights, (1, 0))
+            of_parameters["weights"] = ops.transpose(state.coefficients[:, :S], (1, 0))
+        passed = state.passed
+        if not passed:  # the identity
+            passed = [ops.broadcast(ops.constant(np.eye(S)), (len(state.streams), S, S))] * L
+        by_layer = [ops.reshape(H, (shape[0], -1, S, S)) for H in passed]
         return MixingTrace(
-            H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
-            H_res_of_one=ops.stack([ops.reshape(H, by_example)[0] for H in state.passed]),
+            H_res=ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer]),
+            H_res_of_one=ops.stack([H[0] for H in by_layer]),
             base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
             streams=by_stream(ops, state.streams, shape),
             **of_parameters,
         )
-
-    def logits(self, ops: Ops, c: Dynamics, x: Array) -> tuple[dict[str, Array], Array]:
-        """(H̃ [N, …] by part, the streams [N, S, M])."""
-        logits, x = self.computed(ops, self.settings.coefficients, c, x)
-        parts = zip(self.shapes().items(), ops.split(logits, self.sizes().values()), strict=True)
-        return {
-            part: ops.reshape(values, (x.shape[0], *shape)) for (part, shape), values in parts
-        }, x
-
-    def computed(self, ops: Ops, dynamic: FromStreams, c: Dynamics, x: Array) -> Arrays:
-        """(H̃ [N, logits], the streams [N, S, M])."""
-        (N, S, M), C = x.shape, self.context.width
-        if M == C:
-            return dynamic.logits(ops, c.phi, c.alpha, c.b, x)
-        means = ops.mean(ops.reshape(x, (N, S, M // C, C)), axis=2)
-        logits, _ = dynamic.logits(ops, c.phi, c.alpha, c.b, means)
-        return logits, x

@@ -242,6 +242,8 @@ class MlxOps:
     def custom_vjp(self, function: CustomVJP, *xs: array) -> tuple[array, ...]:
         if self._takes_loops(*xs, least=function.loops_from) and (loops := function.compiled()):
             return self._host_vjp(loops, partial(function.plain, self), *xs)
+        if function.is_composed:
+            return function.plain(self, *xs)
         ways = (partial(way, self) for way in (function.forward, function.backward, function.plain))
         return with_vjp(*ways, *xs, once=self.once)
 

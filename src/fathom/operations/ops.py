@@ -37,6 +37,8 @@ class CustomVJP(Protocol):
 
     loops_from: ClassVar[float] = math.inf
     """Minimum array size for compiled loops when they force pending lazy work."""
+    is_composed: ClassVar[bool] = False
+    """Whether `plain` is made of such functions, so that without loops it is what is computed."""
 
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
         """(Outputs, arrays that `backward` needs in addition to `xs`)."""

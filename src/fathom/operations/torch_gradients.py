@@ -66,9 +66,10 @@ def gradient_of_plain(
         asked = [
             x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
         ]
-        outputs = function.plain(ops, *views)
+        outputs = zip(function.plain(ops, *views), gradients, strict=True)
+        depend, of_depend = zip(*((x, g) for x, g in outputs if x.requires_grad), strict=True)
         of_asked = torch.autograd.grad(
-            outputs, asked, gradients, create_graph=again, materialize_grads=True
+            depend, asked, of_depend, create_graph=again, materialize_grads=True
         )
     remaining = iter(of_asked)
     return [next(remaining) if is_wanted else None for is_wanted in wanted]
@@ -125,7 +126,9 @@ class OnHost(CustomVJP):
     @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
     def forward(self, ops: Ops, *xs: Tensor) -> tuple[Tensors, Tensors]:
         outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
-        return tuple(map(torch.from_numpy, outputs)), tuple(map(torch.from_numpy, saved))
+        # An array that is both is one tensor, whose changes PyTorch detects.
+        tensors = {id(x): torch.from_numpy(x) for x in (*outputs, *saved)}
+        return tuple(tuple(tensors[id(x)] for x in part) for part in (outputs, saved))
 
     @np.errstate(all="ignore")
     def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:

@@ -116,8 +116,10 @@ class TorchOps:
         if not runs_eagerly():
             return function.plain(self, *xs)
         way = function
-        if all(map(is_on_host, xs)):
-            way = OnHost(loops) if (loops := function.compiled()) else function
+        if all(map(is_on_host, xs)) and (loops := function.compiled()):
+            way = OnHost(loops)
+        elif function.is_composed:
+            return function.plain(self, *xs)
         elif all(x.device.type == "cuda" and x.dtype == torch.float32 for x in xs):
             way = function.fused(*(x.shape for x in xs)) or function
         return CustomVJPFunction.apply(self, function, way, *xs)

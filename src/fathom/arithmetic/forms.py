@@ -1,0 +1,47 @@
+"""Connections' components as numbers, for compiled loops."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RAW, SIGMOID, SOFTMAX, EXP = range(4)
+"""Kinds of maps."""
+
+
+class WeightForm(NamedTuple):
+    """S weights: scale · map(logits) + added."""
+
+    kind: int = RAW
+    scale: float = 1.0
+    added: float = 0.0
+
+
+class MatrixForm(NamedTuple):
+    """A matrix normalised by passes that divide sides by their sums in turn."""
+
+    kind: int = EXP
+    """EXP of logits over τ, within ± clip; or SOFTMAX of rows, plus `start`."""
+    tau: float = 1.0
+    clip: float = float("inf")
+    start: float = 0.0
+    passes: int = 0
+    """0: the logits are returned."""
+    columns_first: bool = False
+    transposed: bool = False
+    floor: float = 0.0
+    added: float = 0.0
+
+
+class Form(NamedTuple):
+    """A boundary as numbers."""
+
+    writes: bool
+    mixes: bool
+    late: bool
+    per_stream: bool
+    streams: int
+    channels: int
+    eps: float
+    pre: WeightForm
+    post: WeightForm
+    H: MatrixForm
