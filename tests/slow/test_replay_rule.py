@@ -43,7 +43,8 @@ def replay(workflow):
     shell(f"fathom replay {CONFIGS}", workflow.folder)
 
 
-def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow):
+def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(workflow.folder / "src"))  # `fathom` runs the copy's code
     results = workflow.folder / "results/smoke"
     carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
     falsify(carried["mlx"])
