@@ -63,12 +63,15 @@ def test_results_of_a_config_are_not_replaced(compare, tmp_path):
 def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, capsys):
     runs = compare(
         "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "
-        "--seed 1 --streams 2 --backend torch --device cpu"
+        "--seed 1 --streams 2 --lr 0.5 --weight-decay 0.25 --warmup-steps 2 --dropout 0.5 "
+        "--no-schedule --backend torch --device cpu"
     )
     assert set(runs) == set(LOSSES)
     spec, compute = runs["hc"]
     assert (spec.depth, spec.steps, spec.batch_size, spec.seed) == (3, 3, 5, 1)
-    assert (spec.connection.streams, spec.model.width) == (2, 16)
+    assert (spec.connection.streams, spec.model.width, spec.model.dropout) == (2, 16, 0.5)
+    o = spec.optimizer
+    assert (o.lr, o.weight_decay, o.warmup_steps, o.schedule) == (0.5, 0.25, 2, "constant")
     assert (compute.device, compute.threads) == ("cpu", 1)
 
     printed = capsys.readouterr()

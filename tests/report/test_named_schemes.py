@@ -101,7 +101,7 @@ def test_a_short_name_gives_its_scheme_in_every_network(capsys):
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_list_fits_a_screen(width, capsys, monkeypatch):
+def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     cli.main(["schemes"])
     lines = capsys.readouterr().out.splitlines()
@@ -109,6 +109,10 @@ def test_the_list_fits_a_screen(width, capsys, monkeypatch):
     assert [line.split()[0] for line in lines[1:-1]] == list(SCHEMES)
     assert max(map(cell_len, lines[:-1])) <= width
     assert any("DeepSeek V4, in tr" in line for line in lines)
+    cli.main(["schemes", "--long"])
+    long_list = capsys.readouterr().out.split("\n")
+    assert {*SCHEMES} <= {*long_list}
+    assert "  H_res: sinkhorn" in "\n".join(long_list)
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])

@@ -261,12 +261,17 @@ def schema(
 @app.command(epilog=example("fathom schemes mhc_paper"))
 def schemes(
     name: Annotated[str, typer.Argument(help="Scheme to print as YAML for a config.")] = "",
+    long: Annotated[
+        bool, typer.Option("--long", help="Print releases, components, size and cost of each.")
+    ] = False,
 ) -> None:
     """List the named residual schemes, with source and formula."""
-    from fathom_study.report.tables.scheme_words import as_yaml, in_short
+    from fathom_study.report.tables.scheme_words import as_text, as_yaml, in_short
     from fathom_study.report.tables.terminal import print_schemes
 
     if name:
         print(as_yaml(name))
+    elif long:
+        print(as_text())
     else:
         print_schemes([*in_short()])

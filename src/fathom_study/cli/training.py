@@ -183,6 +183,15 @@ def compare(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
     streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay.")] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(min=0, help="Steps of linear warm-up.")
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="Share of activations to drop.")] = None,
+    no_schedule: Annotated[
+        bool, typer.Option("--no-schedule", help="Constant learning rate.")
+    ] = False,
     backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
@@ -209,7 +218,13 @@ def compare(
         "steps": steps,
         "batch_size": batch_size,
         "streams": streams,
-        "model": {"width": width},
+        "model": {"width": width, "dropout": dropout},
+        "optimizer": {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "warmup_steps": warmup_steps,
+            "schedule": "constant" if no_schedule else None,
+        },
     }
     config = comparison(task, study, out)
     for cell in config.cells()[:1]:

@@ -194,6 +194,15 @@ def in_short() -> Iterator[tuple[str, str, str]]:
         yield name, f"{about.source}{f' and {others} more' if is_more else ''}", about.formula
 
 
+def as_text() -> str:
+    """All named schemes as paragraphs."""
+    lines, about = [], about_schemes()
+    for name in SCHEMES:
+        facts = about.get(name, {}) | components(_named(name, streams=STREAMS))
+        lines += [name, *(f"  {key}: {words}" for key, words in facts.items() if words)]
+    return "\n".join([*lines, "docs/schemes.md explains these numbers."])
+
+
 def as_yaml(name: str) -> str:
     """A scheme as `connections` of a config; several if networks use the name for different ones.
 

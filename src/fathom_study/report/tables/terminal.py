@@ -110,7 +110,7 @@ def print_schemes(schemes: Sequence[tuple[str, str, str]]) -> None:
 
 
 SCHEMES_HINT = (
-    "fathom schemes NAME: its settings as YAML; docs/schemes.md: components and costs of all"
+    "fathom schemes NAME: its settings as YAML; fathom schemes --long: components and costs of all"
 )
 
 
