@@ -109,6 +109,18 @@ def test_each_depth_at_the_best_rates_is_a_part():
     assert "(the rates of most of 3 seeds), 48 layers, is worse by 1" in evidence[1]
 
 
+def test_the_platform_of_most_pairs_answers():
+    best = {"study": "stability", "depth": 24, "question": AT_BEST_RATE}
+    gpu = f"torch-{GPU_PLATFORM}"
+    rows = [
+        effect("undecided", **best),
+        effect("worse", platform=gpu, **best),
+        effect("better", platform=gpu, variant="hc_paper", **best),
+    ]
+    compared = study_of("stability", effects=rows).comparisons(question=AT_BEST_RATE, depth=24)
+    assert {row["line"] for row in compared} == {3, 4}
+
+
 def test_pairs_are_compared_at_one_depth_of_one_platform():
     rows = [
         effect("better", depth=2), effect("worse", depth=4, platform=f"torch-{GPU_PLATFORM}"),

@@ -335,7 +335,7 @@ class StudyPresenter:
         question: str = "",
         depth: int | None = None,
     ) -> list[Record]:
-        """Effects on the score at one depth, on the first platform that has any.
+        """Effects on the score at one depth, on the platform of most pairs, the first on a tie.
 
         Of each of `variants` against each of `others` at one rate, or of the pairs of a contrast's
         `question`. `depth` None: the depth of most pairs, the deepest on a tie. The largest effect
@@ -353,7 +353,8 @@ class StudyPresenter:
                 and row["against"] in others
             )
         ]
-        rows = [row for row in rows if row["platform"] == rows[0]["platform"]]
+        platforms = Counter(row["platform"] for row in rows).most_common(1)
+        rows = [row for row in rows if row["platform"] == platforms[0][0]]
         common = common_depth(row["depth"] for row in rows)
         rows = [row for row in rows if row["depth"] == common]
         rows.sort(key=lambda row: (row["verdict"] == UNDECIDED, -size_of(row)))
