@@ -129,7 +129,8 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
         position = designs.index(row["design"])
         aside = style.aside(position, len(designs), 0.8)
         x, y = places[row["channels"], row["layers"]] + aside, row[value]
-        looks = style.series(row["design"], position) | {"label": style.label_of(row["design"])}
+        looks = style.series(row["design"], position)
+        style.legend_entry(ax, style.label_of(row["design"]), **looks)
         arrows = ARROWS.get(row["answer"], ()) if value == "multiplier" else ()
         for points in arrows:
             ax.annotate(
@@ -137,7 +138,7 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
                 arrowprops={"arrowstyle": "<|-", "lw": 1.8, "color": looks["color"], "shrinkA": 0},
             )  # fmt: skip
         if arrows:
-            looks |= {"mfc": "white", "mew": 2, "label": None}
+            looks |= {"mfc": "white", "mew": 2}
             style.legend_entry(
                 ax, "bound: outside the ladder", marker="o", mfc="white", mew=2, ms=8
             )

@@ -119,6 +119,9 @@ def panels(
 LINE, SPACE = 0.2, 0.09
 """Height of a line of a row's name and of the space between rows, in inches."""
 
+AROUND = 1.2
+"""Height of a panel's title, numbers and label, in inches."""
+
 NAME_LETTERS = 44
 """Letters of a line of a row's name."""
 
@@ -130,7 +133,7 @@ def row_panel(rows: Rows) -> tuple[Figure, Axes, np.ndarray]:
     """A panel with a row for each name, and the places of the rows; headings are bold."""
     names = [textwrap.fill(name, NAME_LETTERS) for name, _ in rows]
     heights = np.array([SPACE + LINE * (1 + name.count("\n")) for name in names])
-    figure, (ax,) = panels(1, 0.6 + heights.sum())
+    figure, (ax,) = panels(1, AROUND + heights.sum())
     places = np.cumsum(heights) - heights / 2
     ticks = ax.set_yticks(places, names)
     for tick, (_, row) in zip(ticks, rows, strict=True):
