@@ -149,6 +149,8 @@ def test_a_scheme_equals_the_decoder(name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_scheme_starts_as_a_new_decoder(name):
+    import torch
+
     torch.manual_seed(0)
     made = decoder(**OPTIONS[name])
     ours = init.draw(connection_of(OURS.get(name, name), FUNCTIONS).parameters(), seed=0)
