@@ -23,11 +23,6 @@ OPS = NumpyOps()
 OF_OWN_SUM = [name for name, rule in RULES.items() if rule.needs_own_sum]
 
 
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch")
-
-
 def connection_of(settings, layers, per_block=1, has_residual=False):
     context = ConnectionContext(layers, WIDTH, 0, has_residual, per_block, optional_norms=True)
     return resolve(settings, SCHEMES, 4, "test").at(context)

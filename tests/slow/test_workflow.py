@@ -171,7 +171,7 @@ def test_data_fetched_after_a_training_retrains_nothing(fresh, monkeypatch):
     target = f"results/smoke/runs/{cell.path()}/metrics.jsonl"
     assert rules(fresh.planned(target)) == {"train"}
     run = write_cell(config, cell, [3.0] * config.spec(cell).steps)
-    verdict = {"manifest": read_manifest(run)["sha256"]}
+    verdict = {"manifest": read_manifest(run)["sha256"], "content": "valid"}
     (run / "verdict.json").write_text(json.dumps(verdict))
     assert fresh.planned(target) == []
     shutil.rmtree("data/shakespeare")
