@@ -89,18 +89,19 @@ def functions_of(block: Block, modules: Iterable[str]) -> tuple[tuple[Path, ...]
 def place(
     blocks: Sequence[Block],
     modules: Iterable[str],
-    connection: Callable[[int, int], Verbs],
+    connection: Callable[..., Verbs],
     method: str,
 ) -> Verbs:
     """Put a connection around the functions of blocks, in place, and return it.
 
-    `modules`: names of a block's modules. `connection`: makes it from the number of all functions
-    and of those in a block. `method`: name of the method that calls a block. Raises ValueError for
-    unknown blocks, and for a connection that norms the inputs of functions itself.
+    `modules`: names of a block's modules. `connection`: makes it from `layers`, the number of all
+    functions, and `per_block`, that of a block. `method`: name of the method that calls a block.
+    Raises ValueError for unknown blocks, and for a connection that norms the inputs of functions
+    itself.
     """
     functions = functions_of(blocks[0], modules)
     n = len(functions)
-    c = connection(n * len(blocks), n)
+    c = connection(layers=n * len(blocks), per_block=n)
     if c.reads_normed:
         raise ValueError(
             f"{c.scheme!r} norms inputs itself, and blocks keep their norms; {BY_HAND}"

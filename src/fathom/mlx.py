@@ -6,6 +6,7 @@ On Linux, import this before MLX: MLX then uses a faster matrix product (`fathom
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fathom.operations.mlx_ops import MlxOps  # before MLX: it chooses the BLAS that MLX binds to
@@ -102,17 +103,13 @@ def attach(
 
     Otherwise as `fathom.torch.attach`. The model's `save_weights` includes the connection.
     """
-
-    def connection(layers: int, per_block: int) -> ResidualConnection:
-        return ResidualConnection(
-            scheme,
-            layers,
-            model.args.hidden_size,
-            streams=streams,
-            seed=seed,
-            per_block=per_block,
-            start=start,
-        )
-
+    connection = partial(
+        ResidualConnection,
+        scheme,
+        width=model.args.hidden_size,
+        streams=streams,
+        seed=seed,
+        start=start,
+    )
     model.connection = place(model.layers, model.layers[0].children(), connection, "__call__")
     return model.connection

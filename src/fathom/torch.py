@@ -141,18 +141,15 @@ def attach(
     if "forward" in vars(blocks[0]):
         raise ValueError("attach first: another package has replaced the blocks' forward")
 
-    def connection(layers: int, per_block: int) -> ResidualConnection:
-        return ResidualConnection(
-            scheme,
-            layers,
-            model.config.hidden_size,
-            streams=streams,
-            seed=seed,
-            per_block=per_block,
-            start=start,
-            device=next(blocks.parameters()).device,
-        )
-
+    connection = partial(
+        ResidualConnection,
+        scheme,
+        width=model.config.hidden_size,
+        streams=streams,
+        seed=seed,
+        start=start,
+        device=next(blocks.parameters()).device,
+    )
     children = [name for name, _ in blocks[0].named_children()]
     model.connection = place(blocks, children, connection, "forward")
     model.config.fathom = {"scheme": scheme, "start": start, "streams": streams, "seed": seed}
@@ -194,25 +191,27 @@ def oracle_vectors(c: ResidualConnection, seed: int = 0) -> dict[str, Tensor]:
         for p in c.parameters():
             p += 0.1 * draw(p.shape)
     x, weights = draw(2, 3, C).requires_grad_(), (draw(L, C, C) / C**0.5).requires_grad_()
-    found = {"probe": draw(2, 3, C), "x": x, "weights": weights}
+    numbers = {"probe": draw(2, 3, C), "x": x, "weights": weights}
 
     def function(k: int, *inputs: Tensor) -> Tensor:
         read = inputs[0] if len(inputs) == 1 else inputs[0] + inputs[1] - inputs[2]
         y = torch.tanh(read @ weights[k])
-        found[f"reads.{k}"] = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
-        found[f"outputs.{k}"] = y
+        numbers[f"reads.{k}"] = inputs[0] if len(inputs) == 1 else torch.stack(inputs)
+        numbers[f"outputs.{k}"] = y
         return y
 
     state = c.open(x)
     for k in range(L):
         state = c.wrap(partial(function, k), k)(state)
-    found |= {"output": c.close(state), **(c.trace(state) or {})}
+    numbers |= {"output": c.close(state), **(c.trace(state) or {})}
     leaves = {"x": x, "weights": weights}
     leaves |= {f"parameters.{name}": p for name, p in c.named_parameters()}
-    gradients = torch.autograd.grad((found["probe"] * found["output"]).sum(), list(leaves.values()))
-    found |= leaves | {f"gradients.{n}": g for n, g in zip(leaves, gradients, strict=True)}
+    gradients = torch.autograd.grad(
+        (numbers["probe"] * numbers["output"]).sum(), list(leaves.values())
+    )
+    numbers |= leaves | {f"gradients.{n}": g for n, g in zip(leaves, gradients, strict=True)}
     # Copies: reads may be views of one array, which safetensors refuses.
-    return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in found.items()}
+    return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in numbers.items()}
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:

@@ -1,9 +1,12 @@
-"""`gated`: streams that are never mixed, read through a gate for each channel of each stream."""
+"""`gated`: streams that are never mixed, read through a gate for each channel of each stream.
+
+`UnmixedStreams` is what it shares with `gated_multi`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from pydantic import Field
@@ -48,12 +51,17 @@ class Gated(Settings):
 
     def at(self, context: ConnectionContext) -> GatedConnection:
         """The connection in a network. Raises ConfigError if f keeps its norm."""
-        if not context.optional_norms:
-            raise ConfigError(
-                "gated: its reads are normed, so functions must omit their own norm, which this "
-                "network's cannot; for blocks of a transformer use model.wrap: sublayer"
-            )
+        refuse_norms("gated", context)
         return GatedConnection(self, context)
+
+
+def refuse_norms(kind: str, context: ConnectionContext) -> None:
+    """Raise ConfigError if functions keep their own norms, since reads are normed."""
+    if not context.optional_norms:
+        raise ConfigError(
+            f"{kind}: its reads are normed, so functions must omit their own norm, which this "
+            "network's cannot; for blocks of a transformer use model.wrap: sublayer"
+        )
 
 
 class Reader(NamedTuple):
@@ -82,14 +90,65 @@ class GatedState(NamedTuple):
     """[N, S]: weights for the output of the layer that has read."""
 
 
+class UnmixedState(Protocol):
+    """A pass up to a layer."""
+
+    streams: Array
+    """[N, S, M]"""
+    shape: tuple[int, ...]
+    """[…, C]: the shape of an input."""
+    post: Array | None
+    """[N, S]: weights for the output of the layer that has read."""
+
+    def _replace(self, **changes: object) -> Self: ...
+
+
 @dataclass(frozen=True)
-class GatedConnection(Connection):
-    """Formula: `Gated`."""
+class UnmixedStreams(Connection):
+    """Base of connections whose functions read normed streams, and whose H_res is the identity."""
 
     reads_normed = True
 
-    settings: Gated
+    settings: Settings
     context: ConnectionContext
+
+    def write(self, ops: Ops, state: UnmixedState, k: int, y: Array) -> UnmixedState:
+        N, S, M = state.streams.shape
+        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
+        return state._replace(streams=state.streams + written, post=None)
+
+    def trace(self, ops: Ops, params: dict[str, Array], state: UnmixedState) -> MixingTrace:
+        L, S = self.context.layers, self.settings.streams
+        return MixingTrace(
+            H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
+            H_res_of_one=None,
+            streams=by_stream(ops, state.streams, state.shape),
+            weights=None,
+            base=None,
+            gates=None,
+            embedding=params.get("connection.stream_embedding"),
+        )
+
+    def normed(self, ops: Ops, streams: Array, gain: Array) -> tuple[Array, Array]:
+        """g_s ∘ RMSNorm over C of streams [N, S, M] as [N, S, P, C], and what gates depend on.
+
+        The second is the same with P 1; if positions are pooled, of the streams' means over them.
+        """
+        (N, S, M), C = streams.shape, self.context.width
+        gain = ops.reshape(gain, (S, 1, C))
+        x = ops.reshape(streams, (N, S, M // C, C))
+        parts = [x]
+        if M > C:
+            parts.append(ops.reshape(ops.mean(x, axis=2), (N, S, 1, C)))
+        parts = [x / root_mean_square(ops, x, self.settings.eps) * gain for x in parts]
+        return parts[0], parts[-1]
+
+
+@dataclass(frozen=True)
+class GatedConnection(UnmixedStreams):
+    """Formula: `Gated`."""
+
+    settings: Gated
 
     def parameters(self) -> dict[str, Parameter]:
         """Parameters of reads [L + 1, …], the last one of the output, and W [L, …]."""
@@ -122,44 +181,18 @@ class GatedConnection(Connection):
         logits = ops.linear(normed, state.phi_post[k]) / self.settings.streams
         return m, state._replace(post=2 * ops.sigmoid(logits))
 
-    def write(self, ops: Ops, state: GatedState, k: int, y: Array) -> GatedState:
-        N, S, M = state.streams.shape
-        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
-        return state._replace(streams=state.streams + written, post=None)
-
     def close(self, ops: Ops, state: GatedState) -> Array:
         return self.gated_mean(ops, state, self.context.layers)[0]
-
-    def trace(self, ops: Ops, params: dict[str, Array], state: GatedState) -> MixingTrace:
-        L, S = self.context.layers, self.settings.streams
-        return MixingTrace(
-            H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
-            H_res_of_one=None,
-            streams=by_stream(ops, state.streams, state.shape),
-            weights=None,
-            base=None,
-            gates=None,
-            embedding=params.get("connection.stream_embedding"),
-        )
 
     def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array]:
         """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, the x̃ [N, S·C] that gates are computed from).
 
         If positions are pooled, that x̃ is of the streams' means over them.
         """
-        (N, S, M), C, reader = state.streams.shape, self.context.width, state.readers[k]
-        x = ops.reshape(state.streams, (N, S, M // C, C))
-        normed = pooled = self.normed(ops, x, reader.gain)
-        if x.shape[2] > 1:
-            means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
-            pooled = self.normed(ops, means, reader.gain)
+        (N, S, _), C, reader = state.streams.shape, self.context.width, state.readers[k]
+        normed, pooled = self.normed(ops, state.streams, 1 + reader.gain)
         pooled = ops.reshape(pooled, (N, S * C))
         hidden = ops.linear(pooled, reader.down) / S
         gates = ops.sigmoid(ops.linear(hidden * ops.sigmoid(hidden), reader.up))
         gates = ops.reshape(gates, (N, S, 1, gates.shape[1] // S))
         return ops.reshape(ops.mean(gates * normed, axis=1), state.shape), pooled
-
-    def normed(self, ops: Ops, x: Array, gain: Array) -> Array:
-        """[N, S, P, C] → (1 + g_s) ∘ RMSNorm over C."""
-        gain = ops.reshape(1 + gain, (x.shape[1], 1, x.shape[3]))
-        return x / root_mean_square(ops, x, self.settings.eps) * gain

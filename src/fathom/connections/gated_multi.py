@@ -6,19 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from fathom.connections.component_types import SeveralStreams
-from fathom.connections.connection import (
-    Connection,
-    ConnectionContext,
-    MixingTrace,
-    by_stream,
-    root_mean_square,
-)
+from fathom.connections.connection import ConnectionContext, root_mean_square
+from fathom.connections.gated import UnmixedStreams, refuse_norms
 from fathom.init import Constant, Parameter, Stacked, Uniform
-from fathom.settings import ConfigError, Number, Settings
+from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Ops
@@ -42,11 +36,7 @@ class GatedMulti(Settings):
 
     def at(self, context: ConnectionContext) -> GatedMultiConnection:
         """The connection in a network. Raises ConfigError if f keeps its norm."""
-        if not context.optional_norms:
-            raise ConfigError(
-                "gated_multi: its reads are normed, so functions must omit their own norm, which "
-                "this network's cannot; for blocks of a transformer use model.wrap: sublayer"
-            )
+        refuse_norms("gated_multi", context)
         return GatedMultiConnection(self, context)
 
 
@@ -84,13 +74,10 @@ class GatedMultiState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GatedMultiConnection(Connection):
+class GatedMultiConnection(UnmixedStreams):
     """Formula: `GatedMulti`."""
 
-    reads_normed = True
-
     settings: GatedMulti
-    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         s, L, C = self.settings, self.context.layers, self.context.width
@@ -123,12 +110,8 @@ class GatedMultiConnection(Connection):
         )
 
     def read(self, ops: Ops, state: GatedMultiState, k: int) -> tuple[Array, GatedMultiState]:
-        (N, S, M), C, p = state.streams.shape, self.context.width, state.per_layer[k]
-        x = ops.reshape(state.streams, (N, S, M // C, C))
-        normed = pooled = self.normed(ops, x, p.gain)
-        if x.shape[2] > 1:
-            means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
-            pooled = self.normed(ops, means, p.gain)
+        (N, S, _), C, p = state.streams.shape, self.context.width, state.per_layer[k]
+        normed, pooled = self.normed(ops, state.streams, p.gain)
         hidden = ops.linear(ops.reshape(pooled, (N, S * C)), p.down) / S
         hidden = p.gate_scale * hidden * ops.sigmoid(hidden)
         logits = ops.reshape(ops.linear(hidden, p.up_read), (N, S, C)) + p.read_bias
@@ -137,28 +120,6 @@ class GatedMultiConnection(Connection):
         m = ops.reshape(ops.mean(gates * normed, axis=1), state.shape)
         return m, state._replace(post=post)
 
-    def write(self, ops: Ops, state: GatedMultiState, k: int, y: Array) -> GatedMultiState:
-        N, S, M = state.streams.shape
-        written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
-        return state._replace(streams=state.streams + written, post=None)
-
     def close(self, ops: Ops, state: GatedMultiState) -> Array:
         x = ops.reshape(ops.sum(state.streams, axis=1), state.shape)
         return x / root_mean_square(ops, x, self.settings.eps) * state.end_gain
-
-    def trace(self, ops: Ops, params: dict[str, Array], state: GatedMultiState) -> MixingTrace:
-        L, S = self.context.layers, self.settings.streams
-        return MixingTrace(
-            H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
-            H_res_of_one=None,
-            streams=by_stream(ops, state.streams, state.shape),
-            weights=None,
-            base=None,
-            gates=None,
-            embedding=params["connection.stream_embedding"],
-        )
-
-    def normed(self, ops: Ops, x: Array, gain: Array) -> Array:
-        """[N, S, P, C] → g_s ∘ RMSNorm over C."""
-        gain = ops.reshape(gain, (x.shape[1], 1, x.shape[3]))
-        return x / root_mean_square(ops, x, self.settings.eps) * gain

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from fathom.connections.connection import Connection, ConnectionContext
 from fathom.connections.rules import RULES, Pair, Place, Rule, Values
+from fathom.connections.scales import unstacked
 from fathom.init import Parameter, Stacked
 from fathom.settings import ConfigError, Number, Settings, Text, one_of
 
@@ -111,9 +112,9 @@ class OneStreamConnection(Connection):
         ops: Ops, params: dict[str, Array], places: list[dict[str, Parameter]]
     ) -> list[Values]:
         """The parameters of each place, by their short names."""
-        names = places[0] if places else {}
-        stacks = {name: ops.unstack(params[f"connection.{name}"]) for name in names}
-        return [{name: stacks[name][i] for name in names} for i in range(len(places))]
+        names = list(places[0]) if places else []
+        own = {name: params[f"connection.{name}"] for name in names}
+        return unstacked(ops, own, names, len(places))
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
