@@ -137,11 +137,11 @@ class UnmixedStreams(Connection):
         (N, S, M), C = streams.shape, self.context.width
         gain = ops.reshape(gain, (S, 1, C))
         x = ops.reshape(streams, (N, S, M // C, C))
-        parts = [x]
-        if M > C:
-            parts.append(ops.reshape(ops.mean(x, axis=2), (N, S, 1, C)))
-        parts = [x / root_mean_square(ops, x, self.settings.eps) * gain for x in parts]
-        return parts[0], parts[-1]
+        normed = x / root_mean_square(ops, x, self.settings.eps) * gain
+        if M == C:
+            return normed, normed
+        means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
+        return normed, means / root_mean_square(ops, means, self.settings.eps) * gain
 
 
 @dataclass(frozen=True)
