@@ -9,6 +9,7 @@ import pandas as pd
 from fathom_study.analysis.attribution import trajectories_table, variance_summary, variance_table
 from fathom_study.analysis.effective_depth import effective_depth_table
 from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.scale import sizes_table
 from fathom_study.analysis.stability import stability_table
 from fathom_study.analysis.tables import counted, read_losses, read_table, save_tables
@@ -34,9 +35,10 @@ def write_derived(config: Config, folder: Path) -> None:
     saved("variance.csv", variance)
     saved("variance_summary.csv", variance_summary(variance))
 
-    effects = saved("effects.csv", effects_table(config, cells))
+    verdicts = verdicts_of(config, cells)
+    saved("effects.csv", effects_table(config, cells, verdicts))
     depths = saved("effective_depth.csv", effective_depth_table(config, cells))
-    worth = saved("worth.csv", worth_table(config, cells, effects, depths))
+    worth = saved("worth.csv", worth_table(config, cells, depths, verdicts))
     saved("sizes.csv", sizes_table(config, cells, worth))
     tried = [name for name, study in config.studies.items() if study.rate_families]
     saved("stability.csv", stability_table(config, cells, read_losses(folder, tried)))

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fathom_study.analysis.significance import one_sided_quantile
-from fathom_study.analysis.statistics import MIN_SEEDS, Interval, finite_scores, t_interval
+from fathom_study.analysis.statistics import (
+    MIN_SEEDS,
+    Interval,
+    finite_scores,
+    t_interval,
+    to_scale,
+)
 
 DELTA = 0.05
 """Two trainings are equivalent if their step multipliers differ by less than this share."""
@@ -63,13 +68,27 @@ def log_multiplier(ladder: Mapping[float, float], score: float, sign: int) -> fl
     return points[-1][0] if points[-1][1] == 0 else math.inf
 
 
-def is_equivalent(logs: Interval) -> bool:
-    """Whether two one-sided tests (TOST) place the mean of a log ratio within ± ln(1 + DELTA).
+def read_differences(
+    ladder: pd.DataFrame, theirs: pd.Series, ends: Iterable[float], sign: int, *, ratio: bool
+) -> list[float]:
+    """ln of the step multiplier of a network over another, for each difference of their scores.
 
-    Each test is at SIGNIFICANCE_LEVEL.
+    Read on the mean ladder: unlike `log_multipliers` it needs no score at any seed, so ends of an
+    interval can be read. `ladder`, `theirs`: at the same seeds; `ends`: on the scale of `to_scale`,
+    as is `ratio`. Infinite beyond the ladder. A better score never gives less than 0.
     """
-    error = logs.sd / math.sqrt(logs.n)
-    return abs(logs.mean) + one_sided_quantile(logs.n) * error < math.log1p(DELTA)
+    means = {factor: _mean(scores, ratio=ratio) for factor, scores in ladder.items()}
+    start = _mean(theirs, ratio=ratio)
+    read, logs = log_multiplier(means, start, sign), []
+    for end in ends:
+        log = log_multiplier(means, start + end, sign)
+        change = log - read if math.isfinite(log) else log
+        logs.append(max(0.0, change) if sign * end < 0 else min(0.0, change))
+    return logs
+
+
+def _mean(scores: pd.Series, *, ratio: bool) -> float:
+    return t_interval(to_scale(scores, ratio=ratio)).mean
 
 
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:

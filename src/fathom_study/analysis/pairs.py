@@ -24,6 +24,9 @@ AGAINST_PLAIN = "Is the variant better than the plain residual network?"
 AT_BEST_RATE = "Is the variant better than the plain residual network, each at its best rate?"
 """The question about variants with several learning rates."""
 
+ONE_RATE, BEST_RATES = "one rate", "best rates"
+"""Rules for learning rates: both sides train at the same, or each at its own best."""
+
 FEWEST_RATES = 3
 """Minimum number of learning rates, so that the best can have others on both sides."""
 
@@ -46,6 +49,13 @@ class Pair(NamedTuple):
     """The table returned by `read_ladder`."""
     at_edge: str = ""
     """At the best rates: the chosen variants whose rate is the smallest or the largest tried."""
+    seeds: tuple[int, ...] = ()
+    """The seeds that a contrast names; empty: all."""
+
+    @property
+    def rate(self) -> str:
+        """ONE_RATE if the two differ in connection and model alone, else BEST_RATES."""
+        return BEST_RATES if self.question == AT_BEST_RATE else ONE_RATE
 
     @property
     def scores(self) -> tuple[pd.Series, pd.Series]:
@@ -82,7 +92,8 @@ def contrasted(config: Config, study: str, runs: Runs, score: Score) -> Iterator
             sides = (_of_seeds(runs[label], contrast.seeds) for label in pair)
             alike = (b for b in ladders if all(settings.trains_alike(one, b) for one in pair))
             base = next(alike, "")
-            yield Pair(contrast.question, *pair, *sides, base, ladders.get(base, pd.DataFrame()))
+            ladder = ladders.get(base, pd.DataFrame())
+            yield Pair(contrast.question, *pair, *sides, base, ladder, seeds=contrast.seeds)
     yield from at_best_rates(config, study, runs, score)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fathom_study.analysis.pairs import Pair, beside_plain, pairs_of
+from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import read_step_times, width_of
 from fathom_study.analysis.tables import counted, scores_of
-from fathom_study.analysis.worth import KEY, ONE_RATE, counted_ratios, rate_of, ratios
+from fathom_study.analysis.worth import KEY, counted_ratios, ratios
 from fathom_study.config import Config, count_parameters
 from fathom_study.metrics.scores import Score
 
@@ -90,7 +90,7 @@ def _designs(
     settings, pairs, against = config.studies[study], [], {}
     for labels, pair, _ in pairs_of(config, study, cells, beside_plain):
         variant, plain = pair.variant, pair.against
-        labels["rate"] = rate_of(pair.question)
+        labels["rate"] = pair.rate
         scheme = config.connection(study, variant)
         is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
         if is_design and labels["rate"] == ONE_RATE and plain in settings.plain_at_size:

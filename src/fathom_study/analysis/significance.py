@@ -6,10 +6,11 @@ Definitions: docs/definitions.md, "Effects".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
-from fathom_study.analysis.statistics import Interval, t_quantile
+from fathom_study.analysis.statistics import MIN_SEEDS, Interval, t_quantile
+from fathom_study.metrics.scores import Spread
 
 Test = TypeVar("Test")
 
@@ -17,7 +18,7 @@ BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecid
 """Verdicts of two trainings by their scores."""
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Family-wise error rate: the chance that a study reports any effect where there is none."""
+"""Family-wise error rate: the chance that a question gets any wrong answer by the draw of seeds."""
 
 MOST_SEEDS = 100
 """Maximum number of seeds that is reported as needed: no one would train more."""
@@ -26,20 +27,49 @@ FLOAT32_TOLERANCE = 1e-5
 """Largest difference over seeds that another order of float32 sums explains."""
 
 
-def p_value(interval: Interval) -> float:
-    """The two-sided p-value of Student's t for a mean of zero.
+class Mean(NamedTuple):
+    """A mean difference over seeds, and the t distribution of its error."""
 
-    NaN without an interval. For equal values, which have no spread: 1 if all are zero, else 0.
+    n: int
+    """The number of seeds."""
+    value: float
+    error: float
+    """The standard error; NaN below MIN_SEEDS seeds."""
+    df: float
+    """Degrees of freedom."""
+
+    @property
+    def p(self) -> float:
+        """The two-sided p-value of a mean of zero; NaN without an error.
+
+        Values without any spread: 1 if all are zero, else 0.
+        """
+        if math.isnan(self.error):
+            return math.nan
+        if self.error == 0:
+            return float(self.value == 0)
+        from scipy.special import stdtr
+
+        return float(2 * stdtr(self.df, -abs(self.value) / self.error))
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """The ends of the two-sided interval that excludes zero if p is below `level`."""
+        half = t_quantile(self.df, 1 - level / 2) * self.error if self.error else self.error
+        return self.value - half, self.value + half
+
+
+def moderate(interval: Interval, spread: Spread | None) -> Mean:
+    """The mean of differences with the moderated t of Smyth (2004), "Linear models", section 4.
+
+    The variance is the mean of that over seeds and that of `spread`, weighted by their degrees of
+    freedom. Without `spread` it is Student's t.
     """
-    if math.isnan(interval.half):
-        return math.nan
-    if interval.sd == 0:
-        return float(interval.mean == 0)
-    from scipy.special import stdtr
-
-    return float(
-        2 * stdtr(interval.n - 1, -abs(interval.mean) * math.sqrt(interval.n) / interval.sd)
-    )
+    n, df = interval.n, interval.n - 1.0
+    variance = interval.sd * interval.sd if n >= MIN_SEEDS else math.nan
+    if spread is not None:
+        variance = (spread.df * spread.sd**2 + df * variance) / (spread.df + df)
+        df += spread.df
+    return Mean(n, interval.mean, math.sqrt(variance / n) if n else math.nan, df)
 
 
 def holm(p_values: Mapping[Test, float]) -> dict[Test, float]:
@@ -55,20 +85,27 @@ def holm(p_values: Mapping[Test, float]) -> dict[Test, float]:
     return corrected
 
 
-def family_on(
-    platform: str, rows: Sequence[Mapping[str, Any]], pair: Sequence[str]
-) -> list[Mapping[str, Any]]:
-    """The rows of a study that one correction on a platform counts: each pair once.
+class Corrected(NamedTuple):
+    """A test after the correction for the family of its question."""
 
-    One Holm family over all platforms: on a machine with few of a study's pairs, these would else
-    escape the correction. A pair has its row on this platform, or its first elsewhere if it has no
-    p here. `pair`: the columns that identify a pair.
+    p_holm: float
+    level: float
+    """The level at which an interval excludes zero if p_holm is below SIGNIFICANCE_LEVEL."""
+    tests: int
+    """The number of tests in the family."""
+
+
+def correct(p_values: Mapping[Test, float], looks: Mapping[Test, int]) -> dict[Test, Corrected]:
+    """Tests corrected for their number and for the looks at their seeds.
+
+    Each look spends an equal part of SIGNIFICANCE_LEVEL (Bonferroni). Holm's procedure rejects what
+    is below the level divided by the number of tests that it does not reject, so one level holds
+    for all intervals of a family.
     """
-    by_pair: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row["platform"] != platform):
-        if not math.isnan(row["p"]):
-            by_pair.setdefault(tuple(row[name] for name in pair), row)
-    return list(by_pair.values())
+    p_holm = holm({test: min(1.0, p * looks[test]) for test, p in p_values.items()})
+    kept = sum(p >= SIGNIFICANCE_LEVEL for p in p_holm.values())
+    level = SIGNIFICANCE_LEVEL / max(1, kept)
+    return {test: Corrected(p, level / looks[test], len(p_holm)) for test, p in p_holm.items()}
 
 
 def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str:
@@ -78,22 +115,14 @@ def score_verdict(p_holm: float, *, is_better: bool, is_equivalent: bool) -> str
     return EQUIVALENT if is_equivalent else UNDECIDED
 
 
-def seeds_to_decide(mean: float, sd: float, tests: int) -> int | None:
-    """The fewest seeds at which a difference would be significant as one of `tests` contrasts.
+def seeds_to_decide(mean: Mean, level: float) -> int | None:
+    """The fewest seeds at which a difference would be significant at a two-sided level.
 
-    Assumes the same mean and standard deviation. None if MOST_SEEDS are not enough.
+    Assumes the same mean, standard deviation and weight of a known spread. None if MOST_SEEDS are
+    not enough.
     """
-    for n in range(3, MOST_SEEDS + 1):
-        if abs(mean) > quantile(n, tests) * sd / math.sqrt(n):
+    sd, known = mean.error * math.sqrt(mean.n), mean.df - (mean.n - 1)
+    for n in range(MIN_SEEDS, MOST_SEEDS + 1):
+        if abs(mean.value) > t_quantile(known + n - 1, 1 - level / 2) * sd / math.sqrt(n):
             return n
     return None
-
-
-def quantile(n: int, tests: int) -> float:
-    """The two-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL / tests."""
-    return t_quantile(n - 1, 1 - SIGNIFICANCE_LEVEL / tests / 2)
-
-
-def one_sided_quantile(n: int) -> float:
-    """The one-sided quantile of Student's t for n values, at SIGNIFICANCE_LEVEL."""
-    return t_quantile(n - 1, 1 - SIGNIFICANCE_LEVEL)

@@ -6,38 +6,36 @@ Definitions: docs/definitions.md, "Worth".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fathom_study.analysis.effects import PAIR, change, unit_of
-from fathom_study.analysis.ladder import is_equivalent, log_multipliers
-from fathom_study.analysis.pairs import AT_BEST_RATE, Pair, beside_plain, pairs_of
-from fathom_study.analysis.significance import family_on, holm, p_value, score_verdict
+from fathom_study.analysis.ladder import log_multipliers
+from fathom_study.analysis.pair_verdicts import Verdicts, compare, key_of, unit_of
+from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom_study.analysis.tables import counted, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 
-ONE_RATE, BEST_RATES = "one rate", "best rates"
-
 KEY = ("study", "platform", "depth", "variant", "against")
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "rate", "seeds", "unit", "change",
     "change_low", "change_high", "answer", "on_ladder", "outside", "multiplier", "low", "high",
-    "least", "most", "p", "p_holm", "verdict", "break_even", "machine", "width", "cost", "cost_low",
-    "cost_high", "wider", "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes",
+    "least", "most", "p", "p_holm", "tests", "corrected_low", "corrected_high", "verdict",
+    "break_even", "machine", "width", "cost", "cost_low", "cost_high", "wider",
+    "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes",
     "net", "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
     "after_looking",
 ]  # fmt: skip
 
 
 def worth_table(
-    config: Config, cells: pd.DataFrame, effects: pd.DataFrame, depths: pd.DataFrame
+    config: Config, cells: pd.DataFrame, depths: pd.DataFrame, verdicts: Verdicts
 ) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies that have a plain network.
 
@@ -49,9 +47,8 @@ def worth_table(
     If the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is the
     step multiplier m with the ends of its interval. `answer` is the variant's place on the ladder,
     `on_ladder` the number of seeds with a whole ladder, `outside` the number of them outside it.
-    `p` tests for equal scores after equal steps. `p_holm` is p corrected: for a pair in the table
-    `effects` it is the value there, for others it is corrected over all comparisons of the study,
-    there and here (`tests_on`).
+    `p`, `p_holm`, `tests` and `verdict` are as in effects.csv; `corrected_low` to `corrected_high`
+    is the corrected interval as step multipliers, 0 or infinite beyond the ladder.
     `break_even` is the overhead of a step at which the variant stops paying, m − 1.
 
     `cost` is the time of a step over the plain network's at the study's `width`, `cost_wider` the
@@ -63,27 +60,29 @@ def worth_table(
     times, wider = read_step_times(config), read_step_times(config, wider=True)
     by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
     for name, study in config.studies.items():
-        study_rows = []
         for labels, pair, _ in pairs_of(config, name, valid, beside_plain):
-            labels["rate"], row = rate_of(pair.question), _row(pair, scores[name])
+            row = _row(pair, scores[name])
             if row is None:
                 continue
-            at_one_rate = labels["rate"] == ONE_RATE
+            at_one_rate = pair.rate == ONE_RATE
+            if row["answer"]:
+                verdict = verdicts[key_of(labels, pair)]
+                row |= {
+                    name: getattr(verdict, name) for name in ("p", "p_holm", "tests", "verdict")
+                }
+                row["corrected_low"] = verdict.multiplier_low
+                row["corrected_high"] = verdict.multiplier_high
             deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
-            labels["after_looking"] = study.chosen_after_looking_at(
-                labels["depth"], pair.variant if at_one_rate else ""
-            )
+            labels |= {
+                "rate": pair.rate,
+                "after_looking": study.chosen_after_looking_at(
+                    labels["depth"], pair.variant if at_one_rate else ""
+                ),
+            }
             cost = _cost(times, labels, row) | _cost_wider(wider, labels)
-            study_rows.append(labels | row | cost | (_depth_multiplier(deep) if deep else {}))
-        is_asked = (effects["study"] == name) & (effects["metric"] == "score")
-        rows += _judged(study_rows, effects[is_asked].to_dict("records"))
+            rows.append(labels | row | cost | (_depth_multiplier(deep) if deep else {}))
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
-
-
-def rate_of(question: str) -> str:
-    """The `rate` of a pair that is compared for this question."""
-    return BEST_RATES if question == AT_BEST_RATE else ONE_RATE
 
 
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
@@ -107,18 +106,15 @@ def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFram
 
 def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     """The row of one pair; None without a common seed."""
-    unit, (ours, theirs) = unit_of(score), pair.scores
-    found = change(ours, theirs, score.metric, unit)
+    found, (ours, _) = compare(pair, score), pair.scores
     seeds = found.theirs.index
     if seeds.empty:
         return None
-    row = {"seeds": len(seeds), "unit": unit, "change": found.mean}
+    row = {"seeds": len(seeds), "unit": unit_of(score), "change": found.mean}
     row |= {"change_low": found.low, "change_high": found.high, "answer": ""}
     if len(pair.ladder.columns) < 2 or pair.ladder.index.intersection(seeds).empty:
         return row
-    of_scores = found.on_scale
-    own = {"p": p_value(of_scores), "is_better": score.sign * of_scores.mean < 0}
-    return row | _on_ladder(pair.ladder, log_multipliers(pair.ladder, ours, score.sign)) | own
+    return row | _on_ladder(pair.ladder, log_multipliers(pair.ladder, ours, score.sign))
 
 
 def _on_ladder(ladder: pd.DataFrame, logs: pd.Series) -> dict[str, Any]:
@@ -139,40 +135,8 @@ def _on_ladder(ladder: pd.DataFrame, logs: pd.Series) -> dict[str, Any]:
         "high": math.exp(interval.high),
         "least": factors[0],
         "most": factors[-1],
-        "is_equivalent": not math.isnan(interval.half) and is_equivalent(interval),
         "break_even": math.exp(interval.mean) - 1,
     }
-
-
-def _judged(
-    rows: Sequence[dict[str, Any]], asked: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a study with their verdicts, the same for equal tests: see `worth_table`.
-
-    `asked`: rows of effects.csv. Rows without a ladder have no verdict.
-    """
-    yield from (row for row in rows if not row["answer"])
-    p_asked = {_test(row | {"rate": rate_of(row["question"])}): row["p_holm"] for row in asked}
-    judged = [row for row in rows if row["answer"]]
-    others = [row for row in judged if _test(row) not in p_asked]
-    for platform in dict.fromkeys(row["platform"] for row in judged):
-        family = {
-            (row["depth"], row["effect"], row["p"]): row["p"]
-            for row in family_on(platform, asked, PAIR)
-        }
-        unasked = family_on(platform, others, ("depth", "rate", "variant", "against"))
-        p_holm = holm(family | {_test(row): row["p"] for row in unasked}) | p_asked
-        for row in (row for row in judged if row["platform"] == platform):
-            p = p_holm.get(_test(row), math.nan)
-            verdict = score_verdict(
-                p, is_better=row["is_better"], is_equivalent=row["is_equivalent"]
-            )
-            yield row | {"p_holm": p, "verdict": verdict}
-
-
-def _test(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A key that rows of this table and of effects.csv share if they are the same test."""
-    return tuple(row[name] for name in ("rate", "platform", "depth", "variant", "against", "seeds"))
 
 
 def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -114,6 +114,12 @@ class Study(Settings):
     contrasts: tuple[Contrast, ...] = Field(
         (), description="questions, each with the pairs of variants to compare"
     )
+    looks: tuple[Annotated[int, Field(ge=3)], ...] = Field(
+        (),
+        exclude_if=not_,
+        description="numbers of seeds at which verdicts may be read before more seeds are trained, "
+        "ascending, such as [5, 8, 12, 16]; each spends an equal part of the error rate",
+    )
     chosen_after_looking: dict[str, AfterLooking] = Field(
         {},
         exclude_if=not_,
@@ -162,6 +168,8 @@ class Study(Settings):
             for seed in contrast.seeds:
                 if seed not in self.seeds:
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
+        if list(self.looks) != sorted(set(self.looks)):
+            raise ValueError("looks: must be ascending numbers of seeds, such as [5, 8, 12, 16]")
         for key in self.chosen_after_looking:
             own: Any = self.model_dump()
             for part in key.split("."):

@@ -22,6 +22,19 @@ class Oracle:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Standard deviation of paired differences over seeds, known before the runs (Smyth 2004).
+
+    Variances of pairs scatter as `sd`² times `df` / χ²(`df`).
+    """
+
+    df: float
+    """Degrees of freedom that it counts for."""
+    sd: float
+    """On the scale of comparison: log10 for a positive score."""
+
+
+@dataclass(frozen=True)
 class Score:
     """The number of a run by which its results are judged."""
 
@@ -37,6 +50,8 @@ class Score:
     perfect: float = 0.0
     """The best possible score on any data."""
     oracle: Oracle | None = None
+    spread: Spread | None = None
+    """Spread between two trainings of a task, if other trainings have shown it."""
 
     @property
     def sign(self) -> int:

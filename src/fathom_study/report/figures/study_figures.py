@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fathom.connections.constraints import Exp, Raw
-from fathom_study.analysis.effects import ALIKE
+from fathom_study.analysis.pair_verdicts import ALIKE
 from fathom_study.analysis.significance import BETTER, WORSE
 from fathom_study.report.figures import figure, frames, panels, style
 from fathom_study.report.figures.palette import GREY, PALE, colour_of

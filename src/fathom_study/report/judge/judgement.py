@@ -24,11 +24,12 @@ from fathom.system.errors import UserError
 from fathom.system.text import one_line
 from fathom_study import tasks
 from fathom_study.analysis.effective_depth import effective_depth_table
-from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.pair_verdicts import verdicts_of
+from fathom_study.analysis.pairs import ONE_RATE
 from fathom_study.analysis.run_tables import cells_table
 from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
-from fathom_study.analysis.worth import ONE_RATE, worth_table
+from fathom_study.analysis.worth import worth_table
 from fathom_study.backends import Backend
 from fathom_study.config import Cell, Compute, Config, ConfigError, load_config
 from fathom_study.report.integrity.kept import BUNDLES
@@ -355,7 +356,7 @@ def write_judgement(
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
     depths = effective_depth_table(config, cells)
-    worth = worth_table(config, cells, effects_table(config, cells), depths)
+    worth = worth_table(config, cells, depths, verdicts_of(config, cells))
     tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
     save_tables(tables, out / "tables")
     judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]

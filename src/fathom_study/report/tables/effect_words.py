@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fathom_study.analysis.effects import ALIKE, HIGHER, LOWER, PERCENT
 from fathom_study.analysis.ladder import DELTA
+from fathom_study.analysis.pair_verdicts import ALIKE, HIGHER, LOWER, PERCENT
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import CONFIDENCE
 from fathom_study.report.tables.formatting import number, plain_number
