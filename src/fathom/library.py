@@ -17,6 +17,7 @@ import numpy as np
 
 from fathom import init
 from fathom.connections.connection import Apart, Connection, ConnectionContext, State
+from fathom.connections.cost import FLOATS, Cost, cost
 from fathom.connections.plain_start import plain_start
 from fathom.connections.released import of_release
 from fathom.connections.schemes import SCHEMES, name_behind, resolve
@@ -33,8 +34,6 @@ from fathom.settings import (
 
 PREFIX = "connection."
 """Prefix of parameter names in fathom's networks; names in a module lack it."""
-
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Sizes(Settings):
@@ -143,6 +142,14 @@ class Verbs:
     def reads_normed(self) -> bool:
         """Whether function inputs and the output are already normed, so that you omit norms."""
         return self.connection.reads_normed
+
+    def cost(self, tokens: int, dtype: str = "float32") -> Cost:
+        """Operations and bytes that it adds to a training step of `tokens` tokens, at the least.
+
+        `dtype`: float type of the streams; here they are float32. `fathom.connections.cost` has the
+        formulas and what they assume. Raises ConfigError where they do not hold.
+        """
+        return cost(self.connection, tokens, FLOATS.find("float type", dtype))
 
     def _arrays(self) -> dict[str, Array]:
         """The parameters by name."""
