@@ -10,7 +10,7 @@ from fathom_study.analysis.attribution import trajectories_table, variance_summa
 from fathom_study.analysis.effective_depth import effective_depth_table
 from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.pair_verdicts import verdicts_of
-from fathom_study.analysis.scale import sizes_table
+from fathom_study.analysis.scale import pooled_table, sizes_table
 from fathom_study.analysis.stability import stability_table
 from fathom_study.analysis.tables import counted, read_losses, read_table, save_tables
 from fathom_study.analysis.worth import worth_table
@@ -39,6 +39,7 @@ def write_derived(config: Config, folder: Path) -> None:
     saved("effects.csv", effects_table(config, cells, verdicts))
     depths = saved("effective_depth.csv", effective_depth_table(config, cells))
     worth = saved("worth.csv", worth_table(config, cells, depths, verdicts))
-    saved("sizes.csv", sizes_table(config, cells, worth))
+    sizes = saved("sizes.csv", sizes_table(config, cells, worth))
+    saved("pooled.csv", pooled_table(sizes))
     tried = [name for name, study in config.studies.items() if study.rate_families]
     saved("stability.csv", stability_table(config, cells, read_losses(folder, tried)))

@@ -15,12 +15,16 @@ import pandas as pd
 
 from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
 from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.significance import BETTER, WORSE
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import read_step_times, width_of
 from fathom_study.analysis.tables import counted, scores_of
-from fathom_study.analysis.worth import KEY, counted_ratios, ratios
+from fathom_study.analysis.worth import KEY, WAYS, compare_costs, counted_ratios, ratios
 from fathom_study.config import Config, count_parameters
 from fathom_study.metrics.scores import Score
+
+ALL, LONGEST = "all", "longest"
+"""Trainings over which a multiplier is pooled."""
 
 FACTORS = ("channels", "layers", "tokens")
 """Columns of a size; rows are sorted by them."""
@@ -30,13 +34,15 @@ Network = tuple[str, str, int, float]
 
 OF_WORTH = [
     "answer", "on_ladder", "outside", "multiplier", "low", "high", "least", "most", "break_even",
-    "verdict", "cost", "cost_low", "cost_high", "machine", "operations", "bytes",
+    "tests", "corrected_low", "corrected_high", "verdict", "cost", "cost_low", "cost_high",
+    "machine", "operations", "bytes", "cost_fused",
 ]  # fmt: skip
 """Columns copied from a size's row of worth.csv."""
 
 SIZE_COLUMNS = [
     "design", "study", "platform", "backend", "depth", "variant", "against", *FACTORS, "steps",
-    "parameters", "lr", "tried", "best_tried", "seeds", "gain", "gain_low", "gain_high", *OF_WORTH,
+    "parameters", "tokens_per_parameter", "lr", "tried", "best_tried", "seeds", "gain", "gain_low",
+    "gain_high", *OF_WORTH, *WAYS,
 ]  # fmt: skip
 
 
@@ -69,6 +75,7 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
             )
     _name_designs(sizes)
     _add_costs(sizes, config)
+    sizes = [row | compare_costs(row) for row in sizes]
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(sizes, key=lambda row: -row["seeds"]):
         chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
@@ -78,6 +85,37 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
         key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
     )
     return pd.DataFrame(rows, columns=SIZE_COLUMNS)
+
+
+POOLED_COLUMNS = [
+    "design", "backend", "trainings", "sizes", "better", "worse", "multiplier", "low", "high",
+    "cost_low", "cost_high",
+]  # fmt: skip
+
+
+def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
+    """A row per design and backend: its step multiplier pooled over sizes, with a 95 % interval.
+
+    The mean of ln m over sizes with Student's interval, so that it holds for further sizes like
+    these. `trainings`: ALL sizes, or the LONGEST at each number of channels and layers. `better`
+    and `worse` count verdicts. A size outside of its ladder counts with the ladder's end.
+    """
+    rows = []
+    for (backend, design), own in sizes.groupby(["backend", "design"], sort=False):
+        own = own[own["answer"] != ""].sort_values("steps", kind="stable")
+        longest = own.drop_duplicates(["channels", "layers"], keep="last")
+        for trainings, of in ((ALL, own), (LONGEST, longest)):
+            logs = t_interval(of["multiplier"].map(math.log))
+            verdicts = of["verdict"].value_counts()
+            counts = {verdict: int(verdicts.get(verdict, 0)) for verdict in (BETTER, WORSE)}
+            ends = {"multiplier": logs.mean, "low": logs.low, "high": logs.high}
+            rows.append(
+                {"design": design, "backend": backend, "trainings": trainings, "sizes": len(of)}
+                | counts
+                | {name: math.exp(log) for name, log in ends.items()}
+                | {"cost_low": of["cost"].min(), "cost_high": of["cost"].max()}
+            )
+    return pd.DataFrame(rows, columns=POOLED_COLUMNS)
 
 
 # --- one size -------------------------------------------------------------------------------------
@@ -104,12 +142,15 @@ def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
     """Width, depth, and the plain network's tokens, steps, parameters and learning rate."""
     study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
     settings = config.studies[study].of(plain)
+    tokens = settings.steps * settings.tokens_per_step_at(depth)
+    parameters = count_parameters(config.network(study, depth, plain))
     return {
         "channels": width_of(settings),
         "layers": depth,
-        "tokens": settings.steps * settings.tokens_per_step_at(depth),
+        "tokens": tokens,
         "steps": settings.steps,
-        "parameters": count_parameters(config.network(study, depth, plain)),
+        "parameters": parameters,
+        "tokens_per_parameter": tokens / parameters,
         "lr": settings.optimizer.lr,
     }
 

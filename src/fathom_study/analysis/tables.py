@@ -108,7 +108,8 @@ TEXT = (
     "platform", "platform_a", "platform_b", "machine", "ladder", "answer", "depth_answer", "rate",
     "plain_depths", "plain_diverged", "status", "reason", "outcome", "score_metric", "made_by",
     "question", "at_edge", "after_looking", "framework_version", "python", "numpy", "depths",
-    "metric", "unit", "gap", "gap_of", "part", "remark", "rates",
+    "metric", "unit", "gap", "gap_of", "part", "remark", "rates", "trainings", "pays_here",
+    "pays_operations", "pays_fused",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 
@@ -133,6 +134,7 @@ COLUMNS = {
     "effective_depth.csv": [*CELL, "platform", "answer"],
     "worth.csv": [*CELL, "platform", "against", "rate", "answer", "multiplier", "verdict"],
     "sizes.csv": ["design", *CELL, "platform", "channels", "parameters", "gain", "answer"],
+    "pooled.csv": ["design", "backend", "trainings", "sizes", "multiplier", "low", "high"],
     "published_sizes.csv": ["source", "variant", "parameters", "below"],
     "stability.csv": [*CELL, "platform", "against", "largest", "verdict"],
     "published.csv": ["source", *CELL, "metric", "platform", "published", "mean", "deviates"],

@@ -12,14 +12,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fathom.connections.connection import ConnectionContext
+from fathom.connections.cost import MACHINES, over_transformer
 from fathom_study.analysis.ladder import log_multipliers
 from fathom_study.analysis.pair_verdicts import Verdicts, compare, key_of, unit_of
 from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
+from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom_study.analysis.tables import counted, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
+
+PAYS, COSTS_MORE = "pays", "costs more"
+"""A connection saves more than its steps cost, or less, by one way to count the cost."""
+
+WAYS = {"pays_here": "cost", "pays_operations": "operations", "pays_fused": "cost_fused"}
+"""Columns of these verdicts, and the column of the cost of each."""
+
+FUSED_WIDTH, FUSED_BLOCKS = 4096, 32
+"""The transformer for which the cost with fused kernels is computed."""
 
 KEY = ("study", "platform", "depth", "variant", "against")
 
@@ -28,7 +40,7 @@ COLUMNS = [
     "change_low", "change_high", "answer", "on_ladder", "outside", "multiplier", "low", "high",
     "least", "most", "p", "p_holm", "tests", "corrected_low", "corrected_high", "verdict",
     "break_even", "machine", "width", "cost", "cost_low", "cost_high", "wider",
-    "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes",
+    "cost_wider", "cost_wider_low", "cost_wider_high", "operations", "bytes", "cost_fused", *WAYS,
     "net", "net_low", "net_high", "depth_answer", "depth_multiplier", "depth_low", "depth_high",
     "after_looking",
 ]  # fmt: skip
@@ -53,7 +65,10 @@ def worth_table(
 
     `cost` is the time of a step over the plain network's at the study's `width`, `cost_wider` the
     same at the width `wider`, both on `machine`. `operations` and `bytes` are counted, over the
-    plain network's. `net` is m / cost. `depth_multiplier` is effective depth over depth, from the
+    plain network's, and `cost_fused` is computed: a step of a transformer with FUSED_WIDTH channels
+    and FUSED_BLOCKS blocks on an H100, with one kernel between two functions (`connections.cost`).
+    Columns of WAYS compare the corrected interval with each cost. `net` is m / cost.
+    `depth_multiplier` is effective depth over depth, from the
     table `depths`; an open interval ends at 0 or infinity. `after_looking`: as in effects.csv.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
@@ -79,8 +94,10 @@ def worth_table(
                     labels["depth"], pair.variant if at_one_rate else ""
                 ),
             }
-            cost = _cost(times, labels, row) | _cost_wider(wider, labels)
-            rows.append(labels | row | cost | (_depth_multiplier(deep) if deep else {}))
+            row |= _cost(times, labels, row) | _cost_wider(wider, labels)
+            row["cost_fused"] = fused_cost(config, name, pair.variant)
+            row |= compare_costs(row) | (_depth_multiplier(deep) if deep else {})
+            rows.append(labels | row)
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
@@ -156,6 +173,37 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
             names = {"": "multiplier", "_low": "low", "_high": "high"}
             columns |= {f"net{end}": row[name] / columns["cost"] for end, name in names.items()}
     return columns
+
+
+def fused_cost(config: Config, study: str, variant: str) -> float:
+    """The cost of a step with fused kernels over a plain one, `cost_fused`.
+
+    NaN for a connection without a formula, and where it does not wrap attention and MLP.
+    """
+    settings = config.studies[study].of(variant)
+    scheme = config.connection(study, variant)
+    if getattr(settings.model, "wrap", "") != "sublayer" or scheme.kind in ("plain", "module"):
+        return math.nan
+    context = ConnectionContext(
+        layers=2 * FUSED_BLOCKS, width=FUSED_WIDTH, per_block=2, pooled_axes=0, has_residual=False,
+        takes_apart=True, optional_norms=True,
+    )  # fmt: skip
+    return 1 + sum(over_transformer(scheme.at(context), MACHINES["h100"]))
+
+
+def compare_costs(row: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of WAYS: how the corrected interval of a multiplier lies to each cost.
+
+    UNDECIDED if it includes the cost; empty if one of the two is not known.
+    """
+    low, high = (row.get(f"corrected_{end}", math.nan) for end in ("low", "high"))
+    verdicts = {}
+    for way, cost in WAYS.items():
+        most, least = (row.get(f"{cost}_{end}", row.get(cost, math.nan)) for end in ("high", "low"))
+        verdicts[way] = PAYS if low > most else COSTS_MORE if high < least else UNDECIDED
+        if math.isnan(low + high + most + least):
+            verdicts[way] = ""
+    return verdicts
 
 
 def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:

@@ -251,7 +251,7 @@ def _named(study: Study, variants: int) -> Iterator[str]:
     if is_rates:
         yield "score_against_rate"
     if study.ladder and not study.rate_families:
-        yield from ("worth", "ladder")
+        yield from ("answer", "worth", "ladder")
     elif study.contrasts:
         yield "effects"
     if variants <= MOST_LINES:

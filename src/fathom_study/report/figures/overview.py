@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.tables import counted
@@ -94,8 +95,8 @@ def multiplier_by_size(sizes: pd.DataFrame, title: str) -> Figure:
     """Is a connection worth more in a larger network? Step multiplier by size and training steps.
 
     Sizes are ordered by their parameters, and the connections of a size are side by side. A bar is
-    the 95 % interval over seeds. A hollow marker with an arrow is a bound without an interval: at
-    least one seed is outside the ladder.
+    the corrected interval, which ends at the ladder's end if it reaches beyond. A hollow marker
+    with an arrow is a bound without an interval: at least one seed is outside the ladder.
     """
     rows = sizes[sizes["answer"] != ""]
     if rows.empty:
@@ -124,7 +125,7 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
     """Draw the networks trained for the same number of steps, at places ordered by parameters."""
     shapes = rows.sort_values("parameters", kind="stable")[["channels", "layers"]].drop_duplicates()
     places = {shape: i for i, shape in enumerate(shapes.itertuples(index=False, name=None))}
-    ends = ("low", "high") if value == "multiplier" else (f"{value}_low", f"{value}_high")
+    of = "corrected" if value == "multiplier" else value
     for row in rows.to_dict("records"):
         position = designs.index(row["design"])
         aside = style.aside(position, len(designs), 0.8)
@@ -142,7 +143,10 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
             style.legend_entry(
                 ax, "bound: outside the ladder", marker="o", mfc="white", mew=2, ms=8
             )
-        style.interval(ax, x, row[ends[0]], row[ends[1]], colour_of(row["design"]))
+        low, high = row[f"{of}_low"], row[f"{of}_high"]
+        if value == "multiplier":
+            low, high = np.clip([low, high], row["least"], row["most"])
+        style.interval(ax, x, low, high, colour_of(row["design"]))
         ax.plot(x, y, ls="", **looks)
     ax.set_xticks(range(len(places)), [f"{c:g} × {layers:g}" for c, layers in places], rotation=90)
     ax.set_xlim(-0.6, len(places) - 0.4)

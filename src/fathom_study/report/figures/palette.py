@@ -42,6 +42,9 @@ SPARE_COLOURS = ("#7A6E00", "#6A3D9A", "#7A4A40", "#1B5E20", "#BE0F25", "#4D4D4D
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "h")
 LINES = ("-", "--", ":", "-.")
 
+PAYING = {"pays": "#0079C0", "undecided": "#555555", "costs more": "#BA5A00"}
+"""Colours of whether a connection pays."""
+
 GREY, PALE = "#555555", "#747474"
 """Colours of everything except variants: legend entries, levels, secondary marks."""
 

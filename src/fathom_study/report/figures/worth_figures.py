@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
+from fathom.connections.schemes import SCHEMES
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from fathom_study.analysis.worth import FUSED_WIDTH, PAYS
 from fathom_study.report.figures import figure, frames, panels, style
-from fathom_study.report.figures.palette import colour_of, marker_of
+from fathom_study.report.figures.palette import PAYING, colour_of, marker_of
 from fathom_study.report.tables.effect_words import WITHIN
 
 if TYPE_CHECKING:
@@ -35,9 +38,9 @@ def ladder(
     Only the depth that most variants have is drawn. Black: the plain network trained for several
     numbers of steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line
     leads from a variant's score after equal steps to the plain network's steps for that score. The
-    mark there is the step multiplier, a thick line its 95 % interval. A triangle marks a multiplier
-    beyond the ladder. Of more than eight variants, only those better or worse than the plain
-    network are drawn.
+    mark there is the step multiplier, a thick line its corrected interval. A triangle marks a
+    multiplier beyond the ladder. Of more than eight variants, only those better or worse than the
+    plain network are drawn.
     """
     rows = at_one_rate(worth)
     rows = rows[rows["against"].isin(rows["against"].head(1))]
@@ -58,7 +61,8 @@ def ladder(
         x, y = row["multiplier"], scores.get(row["variant"])
         looks = style.series(row["variant"], position)
         ax.plot([1, x], [y, y], lw=1, color=looks["color"], zorder=3)
-        style.interval(ax, y, row["low"], row["high"], looks["color"], "x")
+        ends = np.clip([row["corrected_low"], row["corrected_high"]], *_ladder(row))
+        style.interval(ax, y, *ends, looks["color"], "x")
         looks["marker"] = style.OUTSIDE.get(row["answer"], looks["marker"])
         ax.plot(x, y, label=style.label_of(row["variant"]), **looks, zorder=4, ls="")
     ax.set_xscale("log")
@@ -74,16 +78,72 @@ def at_one_rate(worth: pd.DataFrame) -> pd.DataFrame:
     return frames.at_common_depth(worth[(worth["answer"] != "") & (worth["rate"] == "one rate")])
 
 
+MOST_CONNECTIONS = 10
+"""Maximum number of rows of `answer`."""
+
+
+@figure
+def answer(worth: pd.DataFrame, title: str) -> Figure:
+    """Does a connection save time? Time to the loss of the plain network, by how a step is counted.
+
+    A dot is the time to the loss of the plain network, relative to its own: the cost of a step
+    divided by the step multiplier. A line is its interval, corrected for all comparisons of the
+    question. Left of 1 a connection saves more than its steps cost. Left: with the steps timed on
+    this machine. Right: with steps as fused kernels would run them at 4096 channels, an estimate
+    that assumes the same step multiplier there. The connections that are better after equal steps
+    come first, then those with the least time; the table has all others.
+    """
+    own = at_one_rate(worth).dropna(subset=["multiplier", "cost", "cost_fused"])
+    own = own[own["variant"].isin(SCHEMES) & (own["against"] == own["against"].iloc[:1].squeeze())]
+    if own.empty:
+        return style.placeholder(f"{title}\nno connection has a step multiplier and timed steps")
+    own = own.assign(
+        time=own["cost"] / own["multiplier"], is_worse=own["verdict"] != BETTER, other=0
+    )
+    own = own.sort_values(["is_worse", "time"], kind="stable").head(MOST_CONNECTIONS)
+    own = own.sort_values("time", kind="stable")
+    page, axes = style.panels(2, 1.5 + 0.42 * len(own), beside=2, sharey=True)
+    width = own["width"].iloc[0]
+    panels_ = (
+        ("cost", "pays_here", f"measured here,\n{width:g} channels"),
+        ("cost_fused", "pays_fused", f"estimated: fused kernels,\n{FUSED_WIDTH} channels"),
+    )
+    for ax, (cost, verdict, heading) in zip(axes, panels_, strict=True):
+        ax.axvline(1, **style.ONE)
+        for y, row in enumerate(own.to_dict("records")):
+            colour = PAYING[row[verdict]]
+            ends = row[cost] / np.clip([row["corrected_high"], row["corrected_low"]], *_ladder(row))
+            style.interval(ax, y, *ends, colour, "x")
+            ax.plot(row[cost] / row["multiplier"], y, "o", ms=8, color=colour)
+        for word, colour in PAYING.items():
+            if (own[verdict] == word).any():
+                style.legend_entry(ax, word, marker="o", ms=8, color=colour)
+        ax.set_title(heading)
+        ax.set_xlabel(f"time, × that of {style.label_of(own['against'].iloc[0])}")
+    axes[0].set_yticks(range(len(own)), [style.label_of(name) for name in own["variant"]])
+    axes[0].set_ylim(len(own) - 0.5, -0.5)
+    paying = own[own["pays_here"] == PAYS]["variant"]
+    names = ", ".join(map(style.label_of, paying))
+    statement = f"{names} saves time here" if names else "No connection is shown to save time here"
+    return style.finish(page, statement)
+
+
+def _ladder(row: dict[str, Any]) -> tuple[float, float]:
+    """The ends of the ladder, at which a corrected interval beyond them is drawn."""
+    return row["least"], row["most"]
+
+
 @figure
 def worth(worth: pd.DataFrame, title: str) -> Figure:
     """Which connection is worth its cost? Step multiplier and time of a step.
 
-    A dot is the step multiplier with its 95 % interval over seeds: the factor by which a plain
-    network has to train longer to reach the same score. A triangle marks a multiplier beyond the
-    ladder. An upright bar is the time of a step relative to the plain network's, timed in turns on
-    one machine; connections without a bar were not timed. A connection pays if its dot is right of
-    its bar: it is better than a plain network after the same training time. Rows are grouped by
-    verdict, after the correction for many comparisons; the largest multiplier is first.
+    A dot is the step multiplier, the factor by which a plain network has to train longer to reach
+    the same score. A line is its interval, corrected for all comparisons of the question: it
+    crosses 1 for what is undecided. It ends at the ladder's end if it reaches beyond. A triangle
+    marks a multiplier beyond the ladder. An upright bar is the time of a step relative to the plain
+    network's, timed in turns on one machine; connections without a bar were not timed. A connection
+    pays if its dot is right of its bar: it is better than a plain network after the same training
+    time. Rows are grouped by verdict; the largest multiplier is first.
     """
     own = at_one_rate(worth).dropna(subset="multiplier")
     if own.empty:
@@ -117,7 +177,8 @@ def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
     """Draw a multiplier with its interval, and the time of a step."""
     colour, marker = colour_of(row["variant"]), style.OUTSIDE.get(row["answer"], marker_of(0))
     ax.plot(row["cost"], y, "|", ms=14, mew=3, color=colour)
-    style.interval(ax, y, row["low"], row["high"], colour, "x")
+    ends = np.clip([row["corrected_low"], row["corrected_high"]], *_ladder(row))
+    style.interval(ax, y, *ends, colour, "x")
     ax.plot(row["multiplier"], y, marker, ms=8, color=colour)
     if marker in style.OUTSIDE.values():
         style.legend_entry(ax, "bound: outside the ladder", marker=marker, ms=8)

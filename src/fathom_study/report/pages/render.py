@@ -30,6 +30,7 @@ from fathom_study.analysis.platforms import labels_of
 from fathom_study.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom_study.analysis.step_times import with_times_of_networks
 from fathom_study.analysis.tables import counted, read_table, read_with_times
+from fathom_study.analysis.worth import FUSED_WIDTH
 from fathom_study.config import Config
 from fathom_study.metrics.scores import LEARNED
 from fathom_study.report.figures import figures_of, figures_of_study, left_out
@@ -60,7 +61,7 @@ from fathom_study.system.files import write_text
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "sizes", "stability", "published", "thresholds",
+    "effects", "effective_depth", "worth", "sizes", "pooled", "stability", "published", "thresholds",
     "claims",
     "verdicts",
 )  # fmt: skip
@@ -131,7 +132,7 @@ def build_context(
     shares = records(tables["variance_summary"]) if len(variance) else []
     measured = [study for study in studies if study.is_measured]
     verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    scale = size_words.present_scale(tables["sizes"])
+    scale = size_words.present_scale(tables["sizes"], tables["pooled"])
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "nats_below_plain": len(tables["sizes"]) > 0,
@@ -147,6 +148,7 @@ def build_context(
         "scale": scale,
         "long_steps": size_words.LONG,
         "least_gain": size_words.LEAST_GAIN,
+        "fused_width": FUSED_WIDTH,
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),
         "reference": present_reference(config),

@@ -10,7 +10,7 @@ from fathom_study.analysis.ladder import DELTA
 from fathom_study.analysis.pair_verdicts import ALIKE, HIGHER, LOWER, PERCENT
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import CONFIDENCE
-from fathom_study.report.tables.formatting import number, plain_number
+from fathom_study.report.tables.formatting import plain_number
 
 WITHIN = f"within {100 * DELTA:g} % of the steps"
 """The equivalence margin in words."""
@@ -50,14 +50,12 @@ def _describe(row: Mapping[str, Any], of: str) -> str:
     if verdict not in (EQUIVALENT, UNDECIDED):
         size = format_effect(abs(row["effect"]), row).removeprefix("+")
         size = size.replace("× ", "a factor of ")
-        return f"{verdict} by {size}{of} ({interval_of(row)})"
+        return f"{verdict} by {size}{of} ({corrected_interval(row)})"
     within = f" {WITHIN}" if verdict == EQUIVALENT else ""
     if math.isnan(row["low"]):
         seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
         return f"{verdict}{within}: {format_effect(row['effect'], row)}{of}, {seeds}"
-    # The interval may exclude 0: it lacks the Holm correction for the study's contrasts.
-    corrected = f", Holm p = {number(row['p_holm'], 2)}" if row["low"] * row["high"] > 0 else ""
-    return f"{verdict}{within}: {interval_of(row)}{of}{corrected}"
+    return f"{verdict}{within}: {corrected_interval(row)}{of}"
 
 
 def effect_with_interval(row: Mapping[str, Any]) -> str:
@@ -69,6 +67,17 @@ def effect_with_interval(row: Mapping[str, Any]) -> str:
 def interval_of(row: Mapping[str, Any]) -> str:
     """The interval of an effect, as in '95 % interval −1 % to +2 %'."""
     return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
+
+
+def corrected_interval(row: Mapping[str, Any]) -> str:
+    """The interval by which the verdict is made, as in '−1 % to +2 %, corrected for 41 tests'.
+
+    It excludes 0 for what is better or worse. Without a correction it is the 95 % interval.
+    """
+    if not row["tests"] > 1:
+        return interval_of(row)
+    own = {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
+    return f"{_ends(own)}, corrected for {row['tests']:g} tests"
 
 
 def _ends(row: Mapping[str, Any]) -> str:

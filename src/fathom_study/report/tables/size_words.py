@@ -10,12 +10,13 @@ import pandas as pd
 
 from fathom.settings import join_values
 from fathom_study.analysis.claims.published import Note, Published, SizePoint
+from fathom_study.analysis.scale import ALL, LONGEST
 from fathom_study.analysis.significance import UNDECIDED
+from fathom_study.analysis.worth import COSTS_MORE, PAYS
 from fathom_study.report.tables.formatting import with_interval
 from fathom_study.report.tables.records import Record, records
-from fathom_study.report.tables.worth_words import Cost, compare_cost
 
-PAYS, NEVER = "pays", "never pays"
+NEVER, UNKNOWN_COST = "never pays", "not known"
 LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"
 
 LONG, LEAST_GAIN = 12_000, 0.01
@@ -29,6 +30,8 @@ class ScalePresenter(NamedTuple):
     """For each size the row of sizes.csv with most rates tried, by parameters, then steps."""
     rows: list[Record]
     """All rows by design, each design by parameters, then steps."""
+    pooled: list[Record]
+    """Rows of pooled.csv."""
 
     @property
     def designs(self) -> list[str]:
@@ -39,11 +42,11 @@ class ScalePresenter(NamedTuple):
         """The rows of a design with a step multiplier."""
         return [row for row in self.rows if row["design"] == design and row["answer"]]
 
-    def pays(self, design: str, cost: Cost) -> dict[str, list[str]]:
-        """Sizes in words, by the result of `compare_cost`; results without a size are left out."""
+    def pays(self, design: str, way: str) -> dict[str, list[str]]:
+        """Sizes in words by whether a design pays there; answers without a size are left out."""
         by_result: dict[str, list[str]] = {}
         for row in self.of_design(design):
-            by_result.setdefault(compare_cost(row, cost), []).append(self.size_words(row))
+            by_result.setdefault(row[way] or UNKNOWN_COST, []).append(self.size_words(row))
         return by_result
 
     def size_words(self, row: Record) -> str:
@@ -61,14 +64,33 @@ class ScalePresenter(NamedTuple):
         """The rows of LONG trainings, each with `lasts`."""
         return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
-    def falsifier(self, design: str, cost: Cost) -> str:
-        """PAYS if a design pays at any size, NEVER if below cost at all sizes, else UNDECIDED."""
-        by_result = self.pays(design, cost)
-        return PAYS if "above" in by_result else NEVER if {*by_result} == {"below"} else UNDECIDED
+    def falsifier(self, design: str, way: str) -> str:
+        """PAYS if a design pays at any size, NEVER if it costs more at all, else UNDECIDED."""
+        answers = self.pays(design, way)
+        return PAYS if PAYS in answers else NEVER if {*answers} == {COSTS_MORE} else UNDECIDED
+
+    def pooled_of(self, design: str, trainings: str) -> Record:
+        """The row of pooled.csv."""
+        return next(
+            row for row in self.pooled if row["design"] == design and row["trainings"] == trainings
+        )
+
+    def best_lasting(self) -> Record | None:
+        """The design whose pooled gain stands at the longest trainings and costs least time.
+
+        Its row of pooled.csv over all trainings; None if no interval lies above 1.
+        """
+        lasting = [
+            self.pooled_of(row["design"], ALL)
+            for row in self.pooled
+            if row["trainings"] == LONGEST and row["low"] > 1
+        ]
+        lasting = [row for row in lasting if row["low"] > 1]
+        return max(lasting, key=lambda row: row["multiplier"] / row["cost_low"], default=None)
 
 
-def present_scale(sizes: pd.DataFrame) -> ScalePresenter | None:
-    """Presenter of sizes.csv; None if no connection was trained at several sizes.
+def present_scale(sizes: pd.DataFrame, pooled: pd.DataFrame) -> ScalePresenter | None:
+    """Presenter of sizes.csv and pooled.csv; None if no connection was trained at several sizes.
 
     Of several backends, only the one with most rows.
     """
@@ -80,7 +102,8 @@ def present_scale(sizes: pd.DataFrame) -> ScalePresenter | None:
     of_size = {(row["study"], row["depth"]): row for row in rows}
     designs = dict.fromkeys(sizes["design"])
     by_design = [row for design in designs for row in rows if row["design"] == design]
-    return ScalePresenter(list(of_size.values()), by_design)
+    of_backend = [row for row in records(pooled) if row["backend"] == backend]
+    return ScalePresenter(list(of_size.values()), by_design, of_backend)
 
 
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain", "undecided"]:
@@ -90,6 +113,20 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain",
     if row["gain_high"] < 0:
         return NONE
     return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
+
+
+def pooled_share(row: Record) -> str:
+    """Steps saved, pooled over sizes, as in '12 % of the steps (9 to 14 %)'."""
+    share, low, high = (
+        f"{100 * (1 - 1 / row[name]):.0f}" for name in ("multiplier", "low", "high")
+    )
+    return f"{share} % of the steps ({low} to {high} %)".replace("-", "−")
+
+
+def cost_range(row: Record) -> str:
+    """Extra time of a step over sizes, as in '19 to 44 %'."""
+    low, high = (f"{100 * (row[name] - 1):.0f}" for name in ("cost_low", "cost_high"))
+    return f"{low} to {high} %" if low != high else f"{low} %"
 
 
 def gain(row: Record) -> str:

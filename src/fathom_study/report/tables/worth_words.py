@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from fathom_study.analysis.claims.published import Worth
-from fathom_study.analysis.effective_depth import AT, BELOW, BEYOND, UNKNOWN
+from fathom_study.analysis.effective_depth import AT, UNKNOWN
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import MIN_SEEDS
+from fathom_study.analysis.worth import FUSED_WIDTH, WAYS
 from fathom_study.config import common_depth
 from fathom_study.report.tables.effect_words import (
     effect_with_interval,
@@ -60,74 +61,54 @@ def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | 
     return WorthPresenter(above.study, above.task, above.title, above.asked, rows, overheads)
 
 
-Cost = Literal["cost", "operations"]
-
-
-def compare_cost(row: Record, cost: Cost) -> Literal["above", "below", "undecided", "unknown"]:
-    """Position of a step multiplier's 95 % interval relative to a cost.
-
-    Undecided without an interval, unless every seed is beyond the same end of the ladder, and that
-    end is on the same side of the cost.
-    """
-    if math.isnan(row[cost]):
-        return "unknown"
-    low, high = row["low"], row["high"]
-    if row["outside"] == row["on_ladder"]:
-        low = row["most"] if row["answer"] == BEYOND else low
-        high = row["least"] if row["answer"] == BELOW else high
-    return "above" if low > row[cost] else "below" if high < row[cost] else "undecided"
-
-
-OPERATIONS, VERDICT = "operations, counted", "verdict"
-"""Column headings."""
-
-
 def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
     """Non-empty columns of the table of worth: by heading, a function from row to cell text.
 
-    The text is empty for an unknown value.
+    The text is empty for an unknown value. Costs are followed by whether the design pays.
     """
     width, wider = (first_number(rows, column) for column in ("width", "wider"))
     here = f"a step costs here, {width:g} channels" if width else "a step costs here"
     columns: dict[str, Callable[[Record], str]] = {
         "steps saved": steps_saved,
-        "pays if a step costs less than": pays_below,
-        here: lambda row: overhead(row["cost"]),
+        "verdict": lambda row: marked(row["verdict"], row),
+        here: lambda row: _cost(row, "pays_here"),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
-        OPERATIONS: lambda row: overhead(row["operations"]),
+        "operations, counted": lambda row: _cost(row, "pays_operations"),
+        f"fused kernels, {FUSED_WIDTH} channels, computed": lambda row: _cost(row, "pays_fused"),
         "seeds": lambda row: f"{row['seeds']:g}",
-        VERDICT: lambda row: marked(row["verdict"], row),
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}
 
 
+def _cost(row: Record, way: str) -> str:
+    """A cost and whether the design pays, as in '3 % more: pays'; empty if unknown."""
+    return ": ".join(filter(None, (overhead(row[WAYS[way]]), row[way])))
+
+
 def steps_saved(row: Record, *, bare: bool = False) -> str:
     """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
 
-    As in '12 % (10 to 13 %)'; negative if the plain network needs fewer steps. Outside of the
-    ladder, the share at its end, as in 'beyond 50 %'. `bare`: without interval and 'beyond'.
+    As in '12 % (10 to 13 %)'; negative if the plain network needs fewer steps. The interval is the
+    corrected one, by which the verdict is made; beyond the ladder it ends with 'less' or 'more'. A
+    multiplier outside of the ladder is a bound, as in 'beyond 50 %'. `bare`: without interval.
     """
-    middle, low, high = (_share(1 - 1 / row[name]) for name in ("multiplier", "low", "high"))
-    if row["answer"] == "at":
-        has_interval = not (bare or math.isnan(row["low"]))
-        return f"{middle} %" + (f" ({low} to {high} %)" if has_interval else "")
     ends = {"below": row["least"], "beyond": row["most"]}
-    if row["answer"] not in ends:
+    if row["answer"] == "both":
         return "beyond both ends of the ladder"
-    share = f"{_share(1 - 1 / ends[row['answer']])} %"
-    if bare:
-        return share
-    is_all = row["outside"] == row["on_ladder"]
-    return f"{row['answer']} {share}" + (
-        "" if is_all else f" at {row['outside']:.0f} of {row['on_ladder']:.0f} seeds"
-    )
+    bound = row["answer"] in ends
+    share = _share(1 - 1 / (ends[row["answer"]] if bound else row["multiplier"]))
+    text = f"{row['answer']} {share} %" if bound and not bare else f"{share} %"
+    low, high = row["corrected_low"], row["corrected_high"]
+    if bare or math.isnan(low):
+        return text
+    lower = "less" if low < row["least"] else _share(1 - 1 / low)
+    upper = "more" if high > row["most"] else f"{_share(1 - 1 / high)} %"
+    return f"{text} ({lower} to {upper})"
 
 
 def saved_in_words(row: Record) -> str:
     """Steps that a design saves, as part of a sentence."""
-    if row["answer"] == "both":
-        return "seeds lie beyond both ends of the ladder"
     return f"{steps_saved(row)} of the steps saved"
 
 
