@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 
-from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.pairs import AGAINST_PLAIN, AT_BEST_RATE
 from fathom_study.config import ConfigError
 from tests.support.runs import config_with
-from tests.support.tables import T975, T_ROUNDING, frame, half_width, run, seeds
+from tests.support.tables import T975, T_ROUNDING, frame, half_width, run, seeds, table_of_effects
 
 QUESTION = "Does it matter?"
 
@@ -23,7 +22,7 @@ def config_of(pairs, named_seeds=(), **changes):
 
 def effect_of(*rows, metric="score"):
     """The only row of a metric for mhc against hc."""
-    table = effects_table(config_of([["mhc", "hc"]]), frame(*rows))
+    table = table_of_effects(config_of([["mhc", "hc"]]), frame(*rows))
     (row,) = table[table["metric"] == metric].to_dict("records")
     return row
 
@@ -49,7 +48,7 @@ def effect_of_accuracies(ours, theirs):
     images = {"task": "fashion", "variants": ["resnet", "hc_causal"], "model": {"width": 8}}
     config = config_of([["hc_causal", "resnet"]], **images)
     rows = seeds("score", ours, variant="hc_causal") + seeds("score", theirs, variant="resnet")
-    (row,) = effects_table(config, frame(rows)).to_dict("records")
+    (row,) = table_of_effects(config, frame(rows)).to_dict("records")
     return row
 
 
@@ -121,7 +120,7 @@ def test_a_seed_that_diverged_on_one_side_is_left_out():
 
 
 def test_sides_without_a_common_score_are_not_compared():
-    table = effects_table(
+    table = table_of_effects(
         config_of([["mhc", "hc"], ["mhc", "baseline"]]),
         frame(
             seeds("score", [math.nan, math.nan], variant="mhc"),
@@ -140,7 +139,7 @@ def test_a_contrast_uses_only_its_named_seeds():
     contrasted = partial(config_of, [["mhc", "hc"]], seeds=[0, 1, 2, 3])
     effects = {}
     for named in ([], [0, 1, 2], [3]):
-        table = effects_table(contrasted(named), rows)
+        table = table_of_effects(contrasted(named), rows)
         (row,) = table[table["metric"] == "score"].to_dict("records")
         effects[len(named)] = row["seeds"], row["effect"]
     assert effects[3] == (3, pytest.approx(-50))  # in % of the other side, which is twice as large
@@ -151,7 +150,7 @@ def test_a_contrast_uses_only_its_named_seeds():
 
 
 def test_platforms_and_depths_are_compared_separately():
-    table = effects_table(
+    table = table_of_effects(
         config_of([["mhc", "hc"]]),
         frame(
             run(variant="mhc", score=1.0), run(variant="hc", score=2.0),
@@ -169,11 +168,11 @@ def test_extra_variants_join_the_questions_of_a_study():
     extra = {"extra_variants": [{"mine": {"connection": "mhc", "gate": "learned"}}]}
     labels = ("baseline", "hc", "mhc", "mine")
     cells = frame(*(seeds("score", [1.0, 1.1, 1.2], variant=label) for label in labels))
-    table = effects_table(config_of([["mhc", "hc"]], **extra), cells)
+    table = table_of_effects(config_of([["mhc", "hc"]], **extra), cells)
     pairs = [(r.question, r.variant, r.against) for r in table.itertuples()]
     assert pairs == [(QUESTION, "mhc", "hc"), (AGAINST_PLAIN, "mine", "baseline")]
     # Without questions in the study, an extra variant is compared like any other.
-    table = effects_table(config_with(a=extra), cells)
+    table = table_of_effects(config_with(a=extra), cells)
     assert list(table["variant"]) == ["hc", "mhc", "mine"]
 
 
@@ -201,7 +200,7 @@ def test_more_contrasts_require_stronger_evidence():
             ),
             seeds("score", [1.0, 1.0, 1.0], variant="hc"),
         )
-        effects = effects_table(config_of(pairs), cells)
+        effects = table_of_effects(config_of(pairs), cells)
         return effects[effects["metric"] == "score"].to_dict("records")
 
     (alone,) = table([["mhc", "hc"]])
@@ -226,7 +225,7 @@ def test_a_pair_trained_on_another_platform_does_not_escape_the_correction():
         return [seeds("score", scores[v], variant=v, backend=platform) for v in variants]
 
     cells = frame(*on("torch", "mhc", "hc", "baseline"), *on("mlx", "mhc", "hc"))
-    table = effects_table(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
+    table = table_of_effects(config_of([["mhc", "hc"], ["baseline", "hc"]]), cells)
     rows = table[table["metric"] == "score"].to_dict("records")
     assert [(row["platform"], row["variant"]) for row in rows] == [
         ("torch", "mhc"), ("torch", "baseline"), ("mlx", "mhc"),
@@ -243,7 +242,7 @@ def test_a_single_stream_is_not_compared_on_metrics_of_matrices():
         for variant in ("baseline", "hc", "mhc")
         for seed in range(3)
     ]
-    table = effects_table(config_of([["mhc", "baseline"], ["mhc", "hc"]]), frame(rows))
+    table = table_of_effects(config_of([["mhc", "baseline"], ["mhc", "hc"]]), frame(rows))
     beside_score = table[table["metric"] != "score"]
     assert list(beside_score["against"]) == ["hc"]
 
@@ -275,7 +274,7 @@ def in_steps(ours, theirs, pair=("mhc", "hc"), **changes):
             if label != "baseline"
         ),
     )
-    table = effects_table(config, cells)
+    table = table_of_effects(config, cells)
     (row,) = table[table["metric"] == "score"].to_dict("records")
     return row
 
@@ -305,9 +304,10 @@ def test_variants_are_equivalent_within_5_percent_of_the_steps(ours, theirs, pai
     assert row["multiplier_high"] == pytest.approx(math.exp(mean + half), rel=1e-6)
 
 
-def test_a_seed_outside_the_ladder_leaves_equivalence_undecided():
+def test_a_seed_outside_the_ladder_has_no_multiplier_but_a_verdict():
+    """The verdict needs scores at every seed, and the ladder only at their mean."""
     row = in_steps([1.01, 1.02, 0.99, 0.98, 2.1], [1.0, 1.0, 1.0, 1.0, 2.1], ("mhc", "hc"))
-    assert (row["verdict"], row["ladder"]) == ("undecided", "baseline")
+    assert (row["verdict"], row["ladder"]) == ("equivalent", "baseline")
     assert math.isnan(row["multiplier"])
 
 
@@ -340,7 +340,7 @@ def at_best_rates(rates=RATES, **scores):
         for connection, by_rate in scores.items()
         for k, of_seeds in enumerate(by_rate)
     ]
-    table = effects_table(config_with(a={"variants": variants}), frame(*rows))
+    table = table_of_effects(config_with(a={"variants": variants}), frame(*rows))
     return table[table["question"] == AT_BEST_RATE].to_dict("records")
 
 

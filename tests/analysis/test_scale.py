@@ -7,11 +7,10 @@ import pytest
 
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.claims.verdicts import published_sizes_table
-from fathom_study.analysis.scale import sizes_table
+from fathom_study.analysis.scale import pooled_table, sizes_table
 from fathom_study.config import ConfigError
 from fathom_study.report.tables.records import records
 from fathom_study.report.tables.size_words import notes_on_sizes, present_scale
-from fathom_study.report.tables.worth_words import compare_cost
 from tests.support.runs import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tests.support.tables import T_ROUNDING, frame, half_width, run, step_times, table_of_worth
 
@@ -206,50 +205,58 @@ def test_plain_network_with_its_own_width_has_no_tried_rates():
 
 SIZE = {"design": "mhc", "backend": "torch", "study": "one", "depth": 4,
         "channels": 32, "layers": 4, "parameters": 1, "steps": 1000, "answer": "at",
-        "tried": "0.1", "multiplier": 1.2, "low": 1.1, "high": 1.3, "cost": 1.0, "operations": 1.4,
-        "platform": "torch", "seeds": 3, "on_ladder": 3, "outside": 0, "least": 0.85,
-        "most": 1.3}  # fmt: skip
+        "tried": "0.1", "multiplier": 1.2, "pays_here": "pays", "pays_operations": "costs more",
+        "verdict": "better", "cost": 1.0, "platform": "torch", "seeds": 3}  # fmt: skip
+
+
+def show(rows):
+    sizes = pd.DataFrame(rows)
+    return present_scale(sizes, pooled_table(sizes))
 
 
 @pytest.mark.parametrize(
-    ("cost", "where"), [(1.09, "above"), (1.2, "undecided"), (1.31, "below"), (NAN, "unknown")]
-)
-def test_the_interval_is_compared_with_the_cost(cost, where):
-    assert compare_cost({**SIZE, "cost": cost}, "cost") == where
-    assert compare_cost({**SIZE, "low": NAN, "high": NAN, "cost": 1.5}, "cost") == "undecided"
-
-
-@pytest.mark.parametrize(
-    ("answer", "outside", "cost", "where"),
+    ("answers", "falsifier"),
     [
-        ("below", 3, 1.14, "below"),
-        ("below", 2, 1.14, "undecided"),  # the third seed may be anywhere on the ladder
-        ("below", 3, 0.8, "undecided"),  # no cost: a step is quicker than a plain one
-        ("beyond", 3, 1.14, "above"),
-        ("beyond", 3, 1.4, "undecided"),
+        (["costs more"] * 3, "never pays"),
+        (["costs more", "pays", "undecided"], "pays"),
+        (["costs more", "undecided", "costs more"], "undecided"),
+        (["costs more", "", "costs more"], "undecided"),
     ],
 )
-def test_end_of_the_ladder_is_a_bound_if_all_seeds_pass_it(answer, outside, cost, where):
-    row = {**SIZE, "answer": answer, "outside": outside, "low": NAN, "high": NAN, "cost": cost}
-    row["seeds"] = 5  # three of them have the whole ladder
-    assert compare_cost(row, "cost") == where
-
-
-@pytest.mark.parametrize(
-    ("costs", "falsifier"),
-    [
-        ([1.5, 1.4, 2.0], "never pays"),
-        ([1.5, 1.0, 2.0], "pays"),
-        ([1.5, 1.2, 2.0], "undecided"),
-        ([1.5, NAN, 2.0], "undecided"),
-    ],
-)
-def test_design_never_pays_if_it_pays_at_no_size(costs, falsifier):
-    rows = [{**SIZE, "parameters": i, "depth": i, "cost": cost} for i, cost in enumerate(costs)]
-    shown = present_scale(pd.DataFrame(rows))
-    assert shown.falsifier("mhc", "cost") == falsifier
-    assert shown.falsifier("mhc", "operations") == "never pays"
+def test_design_never_pays_if_it_costs_more_at_every_size(answers, falsifier):
+    rows = [{**SIZE, "parameters": i, "depth": i, "pays_here": a} for i, a in enumerate(answers)]
+    shown = show(rows)
+    assert shown.falsifier("mhc", "pays_here") == falsifier
+    assert shown.falsifier("mhc", "pays_operations") == "never pays"
     assert [row["parameters"] for row in shown.sizes] == [0, 1, 2]
+
+
+def test_multipliers_are_pooled_over_sizes_and_over_the_longest_training_of_each():
+    logs = {(32, 1000): 0.1, (32, 4000): 0.3, (64, 1000): 0.2, (128, 1000): 0.4}
+    rows = pd.DataFrame(
+        {**SIZE, "channels": channels, "steps": steps, "multiplier": math.exp(log),
+         "verdict": "better" if log > 0.15 else "worse", "cost": 1 + log}
+        for (channels, steps), log in logs.items()
+    )  # fmt: skip
+    every, longest = pooled_table(rows).to_dict("records")
+    mean, half = 0.25, half_width([0.1, 0.2, 0.3, 0.4])
+    ends = [math.exp(mean + side * half) for side in (0, -1, 1)]
+    assert [every[name] for name in ("multiplier", "low", "high")] == pytest.approx(ends)
+    assert (every["sizes"], every["better"], every["worse"]) == (4, 3, 1)
+    assert (every["cost_low"], every["cost_high"]) == pytest.approx((1.1, 1.4))
+    assert longest["multiplier"] == pytest.approx(math.exp(0.3)) and longest["sizes"] == 3
+
+
+@pytest.mark.parametrize(("longest", "shown"), [((1.01, 1.2), True), ((0.99, 1.2), False)])
+def test_a_gain_that_is_gone_in_the_longest_training_is_no_headline(longest, shown):
+    ends = {"all": (1.05, 1.15), "longest": longest}
+    rows = [
+        {"design": "mhc", "backend": "torch", "trainings": trainings, "sizes": 3, "better": 3,
+         "worse": 0, "multiplier": 1.1, "low": low, "high": high, "cost_low": 1.2, "cost_high": 1.3}
+        for trainings, (low, high) in ends.items()
+    ]  # fmt: skip
+    scale = present_scale(pd.DataFrame([SIZE]), pd.DataFrame(rows))
+    assert (scale.best_lasting() is not None) == shown
 
 
 @pytest.mark.parametrize(
@@ -265,30 +272,30 @@ def test_design_never_pays_if_it_pays_at_no_size(costs, falsifier):
 def test_gain_lasts_if_above_0_01_after_12000_steps(low, high, verdict):
     ends = {"gain_low": low, "gain_high": high}
     rows = [{**SIZE, **ends, "study": str(steps), "steps": steps} for steps in (11_999, 12_000)]
-    shown = present_scale(pd.DataFrame(rows))
+    shown = show(rows)
     assert [(row["steps"], row["lasts"]) for row in shown.long] == [(12_000, verdict)]
 
 
 def test_backend_with_most_rows_is_shown():
     rows = [SIZE, {**SIZE, "depth": 8}, {**SIZE, "backend": "mlx"}]
-    shown = present_scale(pd.DataFrame(rows))
+    shown = show(rows)
     assert [row["backend"] for row in shown.rows] == ["torch"] * 2
 
 
 def test_sizes_name_their_steps_if_steps_differ():
-    long = {**SIZE, "study": "long", "steps": 4000, "cost": 1.5}
-    shown = present_scale(pd.DataFrame([long, SIZE]))
+    long = {**SIZE, "study": "long", "steps": 4000, "pays_here": "costs more"}
+    shown = show([long, SIZE])
     assert shown.steps == [1000, 4000]
-    assert shown.pays("mhc", "cost") == {
-        "above": ["32 × 4 after 1000 steps"],
-        "below": ["32 × 4 after 4000 steps"],
+    assert shown.pays("mhc", "pays_here") == {
+        "pays": ["32 × 4 after 1000 steps"],
+        "costs more": ["32 × 4 after 4000 steps"],
     }
-    assert present_scale(pd.DataFrame([SIZE])).pays("mhc", "cost") == {"above": ["32 × 4"]}
+    assert show([SIZE]).pays("mhc", "pays_here") == {"pays": ["32 × 4"]}
 
 
 def test_rows_have_their_line_numbers():
     sizes = pd.DataFrame([{**SIZE, "parameters": 9}, {**SIZE, "depth": 8, "parameters": 3}])
-    shown = present_scale(sizes)
+    shown = show(sizes)
     assert [(row["parameters"], row["line"]) for row in shown.rows] == [(3, 3), (9, 2)]
     assert [row["line"] for row in records(sizes)] == [2, 3]
 

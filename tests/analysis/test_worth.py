@@ -5,10 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from fathom_study.analysis.effects import effects_table
-from fathom_study.analysis.ladder import is_equivalent, ladder_at, log_multiplier, log_multipliers
-from fathom_study.analysis.statistics import Interval
-from fathom_study.config import check_config
+from fathom_study.analysis.ladder import ladder_at, log_multiplier, log_multipliers
+from fathom_study.analysis.worth import compare_costs, fused_cost
+from fathom_study.config import ConfigError, check_config
 from tests.support.runs import config_with
 from tests.support.tables import (
     T975,
@@ -18,6 +17,7 @@ from tests.support.tables import (
     run,
     seeds,
     step_times,
+    table_of_effects,
     table_of_worth,
 )
 
@@ -48,18 +48,6 @@ def test_multiplier_is_interpolated_linearly_in_log_steps(score, factor, sign):
 def test_nonmonotone_ladder_is_read_at_its_first_crossing():
     ladder = {1.0: 3.0, 2.0: 2.0, 4.0: 2.5, 8.0: 1.0}
     assert math.exp(log_multiplier(ladder, 2.25, 1)) == pytest.approx(2**0.75, rel=1e-12)
-
-
-def test_equivalence_is_two_one_sided_tests():
-    # Student's t, 95 %, four degrees of freedom, from a printed table: 2.131847.
-    def half(sd):
-        return 2.131847 * sd / math.sqrt(5)
-
-    for mean, sd in [(0.02, 0.01), (0.0, 0.05), (-0.04, 0.02), (0.0, 0.0511), (0.0, 0.0512)]:
-        expected = abs(mean) + half(sd) < math.log(1.05)
-        assert is_equivalent(Interval(5, mean, sd, math.nan)) == expected
-    assert is_equivalent(Interval(5, 0.0, 0.0511, math.nan))
-    assert not is_equivalent(Interval(5, 0.0, 0.0512, math.nan))
 
 
 def config_of(variants=("baseline", "mhc"), ladder=(0.5, 2, 4), **changes):
@@ -127,6 +115,61 @@ def test_verdicts(losses, verdict):
     assert worth_of(plain_ladder(), seeds("loss_final", losses))["mhc"]["verdict"] == verdict
 
 
+def test_equivalent_if_the_interval_of_the_verdict_is_within_5_percent():
+    """On a ladder of log losses with one slope: ln m is the difference over the slope."""
+    slope = math.log10(3) - math.log10(2.9)  # of log10 loss for each doubling
+
+    def row(spread):
+        ladder = [
+            run(label, seed=seed, loss_final=3 * 10 ** (-slope * math.log2(factor)))
+            for factor, label in config_of().studies["a"].rungs("baseline").items()
+            for seed in range(4)
+        ]
+        logs = [0.01 + k * spread for k in (-1, -1, 1, 1)]  # to base 2
+        ours = seeds("loss_final", [3 * 10 ** (-slope * log) for log in logs])
+        return worth_of(ladder, ours)["mhc"]
+
+    sd = math.sqrt(4 / 3)
+    widest = (math.log2(1.05) - 0.01) / (T975[3] * sd / 2)
+    for share, verdict in ((0.99, "equivalent"), (1.01, "undecided")):
+        shown, half = row(share * widest), T975[3] * share * widest * sd / 2
+        assert shown["corrected_low"] == pytest.approx(2 ** (0.01 - half), rel=1e-6)
+        assert shown["corrected_high"] == pytest.approx(2 ** (0.01 + half), rel=1e-6)
+        assert shown["verdict"] == verdict
+
+
+def test_open_end_of_an_interval_is_beyond_the_ladder():
+    row = worth_of(plain_ladder(), seeds("loss_final", [2.5, 3.5, 2.6, 3.3]))["mhc"]
+    assert row["verdict"] == "undecided"
+    row = worth_of(plain_ladder(), seeds("loss_final", [4.5, 4.4, 4.6, 4.5]))["mhc"]
+    assert (row["corrected_low"], row["corrected_high"], row["verdict"]) == (0, 0, "worse")
+
+
+@pytest.mark.parametrize(
+    ("cost", "here"), [(1.2, "pays"), (1.4, "undecided"), (1.6, "costs more"), (math.nan, "")]
+)
+def test_a_design_pays_if_its_interval_lies_above_the_cost(cost, here):
+    row = {"corrected_low": 1.25, "corrected_high": 1.5, "cost": cost, "cost_low": cost - 0.01,
+           "cost_high": cost + 0.01, "operations": 1.1, "cost_fused": 1.7}  # fmt: skip
+    costs = compare_costs(row)
+    assert costs == {"pays_here": here, "pays_operations": "pays", "pays_fused": "costs more"}
+    assert set(compare_costs(row | {"corrected_low": math.nan}).values()) == {""}
+    assert compare_costs(row | {"corrected_high": math.inf})["pays_fused"] == "undecided"
+
+
+def test_cost_with_fused_kernels_is_that_of_the_library():
+    """Four streams: 5 · 4 + 5 elements a function, 8 of them the plain network's; 2 bytes each."""
+    config = config_with(a={"task": "text", "recipe": "unit-variance", "variants": ["baseline",
+        "mhc_identity_cycle"], "model": {"corpus": None, "length": 8, "width": 16, "heads": 2,
+        "hidden": 32, "wrap": "sublayer"}})  # fmt: skip
+    byte_time = 2 * (25 - 8) * 4096 * 2 / 3.35e12
+    step = 6 * 12 * 4096**2 / 400e12
+    products = 2 * 4 * 4 * 2 * 4096 * 6 / 400e12  # two functions, φ: 4 C to 4 + 4 logits
+    expected = 1 + (byte_time + products) / step
+    assert fused_cost(config, "a", "mhc_identity_cycle") == pytest.approx(expected, rel=0.01)
+    assert math.isnan(fused_cost(config, "a", "baseline"))
+
+
 def test_variant_with_its_own_rate_is_not_read_on_the_ladder():
     config = config_of(
         variants=["baseline", "mhc", {"mhc_fast": {"connection": "mhc", "optimizer": {"lr": 0.5}}}]
@@ -187,9 +230,9 @@ def test_ladders_of_several_plain_networks_have_their_common_factors():
     assert list(logs) == [-math.inf, -math.inf]
 
 
-def test_shared_test_has_one_verdict_and_others_are_corrected_for_all():
-    """One of three contrasts is against plain; worth has two rows that no contrast has."""
-    pairs = [["mhc", "baseline"], ["mhc", "hc"], ["mhc", "hc_paper"]]
+def test_pair_has_one_verdict_in_both_tables_and_a_family_is_a_question():
+    """Three variants against plain are one family, the two against `mhc` another."""
+    pairs = [["mhc", "baseline"], ["hc", "mhc"], ["hc_paper", "mhc"]]
     config = config_of(
         variants=["baseline", "mhc", "hc", "hc_paper"],
         contrasts=[{"question": "Is it better?", "pairs": pairs}],
@@ -200,29 +243,35 @@ def test_shared_test_has_one_verdict_and_others_are_corrected_for_all():
         for v, loss, k in (("mhc", 2.8, 2.2), ("hc", 2.75, 0.3), ("hc_paper", 2.85, -0.3))
     ]
     cells = frame(plain_ladder(noise=noise), *runs)
-    effects, worth = effects_table(config, cells), table_of_worth(config, cells)
-    p = {(r["variant"], r["against"]): r["p"] for r in score_rows(effects)}
-    p |= {(r["variant"], r["against"]): r["p"] for r in worth.to_dict("records")}
-    beside_plain = [(variant, "baseline") for variant in ("mhc", "hc", "hc_paper")]
-    of_either = [corrected(p, ("mhc", "baseline"), family) for family in (pairs, beside_plain)]
-    assert len(p) == 5 and of_either[0] != of_either[1]
-    own = {r["variant"]: r for r in worth.to_dict("records")}
-    (there,) = (r for r in score_rows(effects) if r["against"] == "baseline")
-    assert own["mhc"]["p_holm"] == there["p_holm"] == of_either[0]
-    assert own["mhc"]["verdict"] == there["verdict"]
-    for variant in ("hc", "hc_paper"):
-        assert own[variant]["p_holm"] == corrected(p, (variant, "baseline"), p)
-
-
-def score_rows(effects):
-    return effects[effects["metric"] == "score"].to_dict("records")
+    effects, worth = table_of_effects(config, cells), table_of_worth(config, cells)
+    rows = effects[effects["metric"] == "score"].to_dict("records") + worth.to_dict("records")
+    assert len(rows) == 6
+    p = {(row["variant"], row["against"]): row["p"] for row in rows}
+    assert len(p) == 5
+    for against, tests in (("baseline", 3), ("mhc", 2)):
+        family = [pair for pair in p if pair[1] == against]
+        of_family = [row for row in rows if row["against"] == against]
+        assert {row["tests"] for row in of_family} == {len(family)} == {tests}
+        for row in of_family:
+            pair = (row["variant"], row["against"])
+            assert row["p_holm"] == corrected(p, pair, family)
 
 
 def corrected(p, pair, family):
     """Holm's correction by definition: the k-th smallest of n is multiplied by n − k + 1."""
-    ordered = sorted(p[tuple(one)] for one in family)
+    ordered = sorted(p[one] for one in family)
     n = len(ordered)
     return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
+
+
+def test_each_look_at_the_seeds_spends_its_part():
+    runs = [plain_ladder(), seeds("loss_final", [2.8, 2.81, 2.79, 2.8])]
+    once = worth_of(*runs)["mhc"]
+    often = worth_of(*runs, config=config_of(looks=[4, 8]))["mhc"]
+    assert often["p_holm"] == pytest.approx(2 * once["p_holm"])
+    assert often["corrected_low"] < once["corrected_low"]
+    with pytest.raises(ConfigError, match="looks: must be ascending"):
+        config_of(looks=[8, 4])
 
 
 def test_trainings_of_a_ladder_are_compared_with_nothing():
@@ -240,7 +289,7 @@ def test_trainings_of_a_ladder_are_compared_with_nothing():
     cells = frame(*runs, seeds("loss_final", [2.5] * 4))
     shown = {*study.labels} - {*study.ladder_trainings}
     assert shown == {*study.compared} == {"baseline", "mhc", *rates}
-    for table in (table_of_worth(config, cells), effects_table(config, cells)):
+    for table in (table_of_worth(config, cells), table_of_effects(config, cells)):
         assert len(table)
         assert {*table["variant"], *table["against"]} <= shown
 

@@ -10,6 +10,7 @@ from fathom_study import tasks
 from fathom_study.analysis.claims import Published
 from fathom_study.analysis.effective_depth import effective_depth_table
 from fathom_study.analysis.effects import effects_table
+from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.tables import STEPS, of_study, save_tables
 from fathom_study.analysis.worth import worth_table
@@ -146,6 +147,11 @@ def step_times(folder, *rows):
 
 
 def table_of_worth(config, cells):
-    """Table worth.csv of a table of cells, from the effects and effective depths."""
-    effects = effects_table(config, cells)
-    return worth_table(config, cells, effects, effective_depth_table(config, cells))
+    """Table worth.csv of a table of cells."""
+    depths = effective_depth_table(config, cells)
+    return worth_table(config, cells, depths, verdicts_of(config, cells))
+
+
+def table_of_effects(config, cells):
+    """Table effects.csv of a table of cells."""
+    return effects_table(config, cells, verdicts_of(config, cells))

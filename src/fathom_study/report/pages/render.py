@@ -61,9 +61,8 @@ from fathom_study.system.files import write_text
 
 TABLES = (
     "cells", "summary", "comparison", "platforms", "trajectories", "variance", "variance_summary",
-    "effects", "effective_depth", "worth", "sizes", "pooled", "stability", "published", "thresholds",
-    "claims",
-    "verdicts",
+    "effects", "effective_depth", "worth", "sizes", "pooled", "stability", "published",
+    "thresholds", "claims", "verdicts",
 )  # fmt: skip
 
 PHRASES = (
