@@ -1,6 +1,6 @@
 """Effects of single settings: a study's contrasts, paired by seed.
 
-Definitions: docs/definitions.md, "Effects".
+Definitions: docs/definitions/effects.md.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _test(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _verdict(row: Mapping[str, Any], score: Score) -> str:
-    """The verdict of a comparison: docs/definitions.md, "Effects"."""
+    """The verdict of a comparison: docs/definitions/effects.md."""
     if row["is_rounding"]:
         return ALIKE
     is_higher = row["on_scale"].mean > 0
