@@ -82,7 +82,7 @@ test-newest: ## the fast tests with the newest packages that pyproject.toml allo
 	$(NEWEST)/bin/python -m pip install --quiet $(PIP_ARGS) --editable '.[torch,mlx,workflow,dev]'
 	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(STAMP) ## examples of docs/extending.md, processes that preload, whole workflows
+test-slow: $(STAMP) ## examples of docs/extending, processes that preload, whole workflows
 	$(BIN)/python -m pytest tests/slow -n 2 --dist loadfile --durations 15
 
 # A folder of their own, seen by these tests alone. What else they import is in the environment.

@@ -1,7 +1,7 @@
 """Update rule and learning rate of each parameter, the same for all backends.
 
 AdamW is each framework's own implementation. Muon is implemented here with array primitives.
-Definitions: docs/definitions.md, "Optimiser".
+Definitions: docs/definitions/training.md.
 """
 
 from __future__ import annotations

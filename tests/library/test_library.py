@@ -521,7 +521,7 @@ def linear_branches(framework, width, layers):
 
 
 def test_every_block_of_code_of_the_documents_runs(framework):
-    """In their order. The class of one's own is that of `test_own_connection`."""
+    """In their order. The own class is that of `test_own_connection`."""
     pages = [EXAMPLES.parent / name for name in ("library.md", "library-details.md")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     blocks = [part.partition("```")[0] for part in text.split("```python\n")[1:]]

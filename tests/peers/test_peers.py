@@ -722,8 +722,8 @@ def stated(pytestconfig):
 
 
 def test_the_tables_have_every_comparison(stated, pytestconfig):
-    text = (pytestconfig.rootpath / "docs/definitions.md").read_text(encoding="utf-8")
-    listed = [row[0] for row in table(text, "Parity with the releases")]
+    text = (pytestconfig.rootpath / "docs/definitions/parity.md").read_text(encoding="utf-8")
+    listed = [row[0] for row in table(text, "Parity with the releases", "#")]
     assert list(stated) == listed == list(PARITY)
 
 

@@ -111,7 +111,7 @@ def test_the_page_has_contract_worth_all_rows_and_a_note_on_seeds(home):
     judge("lite.py:Lite", "--settings", "{streams: 2}")
     folder = Path("results/judge/Lite-streams-2")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
-    for row in ("| causality | ", "| plain repeats here | ", "| cost of a step |",
+    for row in ("| causality | ", "| reproduces our plain network | yes: ", "| cost of a step |",
                 "| **Lite** | 3 |", "| baseline | 3 |", "| mhc_lite | 3 |"):  # fmt: skip
         assert row in page, row
     assert "baseline_x050" not in page
@@ -266,7 +266,7 @@ def test_missing_requirements_print_one_line_with_the_fix(home, capsys):
     row = json.loads(first)
     write(kept, json.dumps({**row, "loss": row["loss"] * 1.01}) + "\n" + "".join(rest))
     line, _ = refusal(capsys, "plain.py:Class")
-    assert "plain repeats here: loss of step 0 was" in line
+    assert "reproduces our plain network: loss of step 0 was" in line
     assert line.endswith("add --quick to train the plain network here")
 
     shutil.rmtree("kept")

@@ -1,4 +1,4 @@
-"""Examples of docs/extending.md touch one room each, make no run stale, and work together."""
+"""Examples of docs/extending touch one room each, make no run stale, and work together."""
 
 import ast
 import fnmatch

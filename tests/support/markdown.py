@@ -33,7 +33,7 @@ def anchors(text):
 
 def table(text, heading, level="###"):
     """Rows of the first table below a heading: the cells without their backticks."""
-    below = text.partition(f"\n{level} {heading}\n")[2]
+    below = f"\n{text}".partition(f"\n{level} {heading}\n")[2]
     lines = itertools.dropwhile(lambda line: not line.startswith("|"), below.splitlines())
     _, _, *rows = itertools.takewhile(lambda line: line.startswith("|"), lines)
     return [

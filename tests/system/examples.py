@@ -1,4 +1,4 @@
-"""Examples of docs/extending.md: list them, and put them into a copy of the project."""
+"""Examples of docs/extending: list them, and put them into a copy of the project."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from tests.support.project import PROJECT, copy_parts
 
 PARTS = ("src", "workflow", ".test", "report", "envs", "docs", "config.yaml", "pyproject.toml")
 CONTRIBUTING = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-EXAMPLES = (PROJECT / "docs/extending.md").read_text(encoding="utf-8")
+PAGES = sorted((PROJECT / "docs/extending").glob("*.md"))
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,21 @@ def copied_by(section):
 
 
 def rows_of_the_table():
-    """Glob patterns of the files to touch, by the section that a row links to."""
+    """Glob patterns of the files to touch, by the page that a row links to."""
     table = CONTRIBUTING.partition("## What to touch")[2].partition("\n## ")[0]
     patterns = {}
     for line in table.splitlines():
-        if row := re.match(r"\| \[.*?\]\(docs/extending\.md#(.*?)\) \| (.*?) \|", line):
+        if row := re.match(r"\| \[.*?\]\(docs/extending/([\w-]+)\.md\) \| (.*?) \|", line):
             named = re.findall("`(.*?)`", row[2])
             patterns[row[1]] = {re.sub(r"\bNAME\b|\bSUFFIX\b", "*", name) for name in named}
     return patterns
 
 
-SECTIONS = sections(EXAMPLES)
+SECTIONS = {
+    page.stem: [block for blocks in sections(page.read_text("utf-8")).values() for block in blocks]
+    for page in PAGES
+}
+"""(language, content) of the fenced blocks of each page."""
 ROWS = rows_of_the_table()
 
 

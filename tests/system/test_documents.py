@@ -128,11 +128,9 @@ WITH_LINKS = [*DOCUMENTS, *RENDERED, *sorted((PROJECT / "report/templates").rglo
 @pytest.mark.parametrize("document", WITH_LINKS, ids=lambda d: d.name)
 def test_every_link_target_exists(document):
     text = document.read_text(encoding="utf-8")
-    if document.suffix == ".j2":  # only its links to the definitions are fixed
-        places = re.findall(
-            r"\{\{ docs \}\}/definitions\.md#([\w-]+)|docs ~ \"/definitions\.md#([\w-]+)", text
-        )
-        text = "".join(f"[x](../../docs/definitions.md#{a or b})" for a, b in places)
+    if document.suffix == ".j2":  # only its links to documents are fixed
+        places = re.findall(r"(?:\{\{ docs \}\}|docs ~ \")(/[\w/-]+\.md(?:#[\w-]+)?)", text)
+        text = "".join(f"[x](../../docs{place}) " for place in places)
         document = PROJECT / "report/templates/RESULTS.md"
     for token in inline(text):
         target = token.attrGet("href") or token.attrGet("src")
@@ -147,8 +145,14 @@ def test_every_link_target_exists(document):
             assert anchor in anchors(file.read_text(encoding="utf-8")), target
 
 
-def test_the_list_of_documents_has_every_page():
+def test_the_lists_of_documents_have_every_page():
+    """A list is the README.md of docs, or of a folder there."""
     docs = PROJECT / "docs"
-    listed = inline((docs / "README.md").read_text(encoding="utf-8"))
-    links = {(docs / target).resolve() for token in listed if (target := token.attrGet("href"))}
+    lists = sorted(docs.rglob("README.md"))
+    links = {
+        (page.parent / target.partition("#")[0]).resolve()
+        for page in lists
+        for token in inline(page.read_text(encoding="utf-8"))
+        if (target := token.attrGet("href"))
+    }
     assert {*docs.rglob("*.md"), PROJECT / "config/README.md"} - {docs / "README.md"} <= links

@@ -27,6 +27,12 @@ def test_the_cells_of_the_reference_are_counted() -> None:
         assert [int(n) for n in said.groups()] == [there, len(cells)]
 
 
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 130
+    own = re.sub(r"<!-- [a-z]+ -->.*?<!-- end -->", "", README, flags=re.DOTALL)
+    assert [line for line in own.splitlines() if len(line) > 300] == []
+
+
 def test_times_of_commands_equal_the_measured_times() -> None:
     """benchmarks/commands.csv was measured by hand, in fresh clones on an idle machine."""
     table = pd.read_csv(PROJECT / "benchmarks/commands.csv").set_index("command")

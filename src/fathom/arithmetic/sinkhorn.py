@@ -1,4 +1,4 @@
-"""Sinkhorn normalisation with a custom VJP: docs/definitions.md, "Sinkhorn".
+"""Sinkhorn normalisation with a custom VJP: docs/definitions/connections.md.
 
 A matrix K whose rows and columns are alternately divided by their sums keeps the form u_i K_ij v_j,
 so a pass updates only u or v: without `floor` and `added`, u ← 1/(K v). The index of the matrix is

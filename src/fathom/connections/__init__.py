@@ -6,5 +6,5 @@ A connection is a set of settings. Most are composed of components under one equ
 
 where f is a function that the network wraps: a block, or a part of one. `schemes` has the named
 presets and all kinds of connection; `components` and `constraints` have the parts of the kind
-`streams`. Formulas: docs/definitions.md, "Connections".
+`streams`. Formulas: docs/definitions/connections.md.
 """

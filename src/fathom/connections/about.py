@@ -12,7 +12,7 @@ class About(NamedTuple):
 
     source: str
     formula: str
-    """Its distinguishing formula. A are logits; other symbols as in docs/definitions.md."""
+    """Its distinguishing formula. A are logits; other symbols as in docs/definitions."""
     starts_plain: bool = False
     """Whether it initially equals the plain network in every network, up to the eps of norms."""
     releases: tuple[str, ...] = ()

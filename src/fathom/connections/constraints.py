@@ -1,6 +1,6 @@
 """Constraints of H_res: families of mixing matrices, parametrised by logits.
 
-Sizes: S streams, matrices [S, S]. Formulas: docs/definitions.md, "Constraints". To add a
+Sizes: S streams, matrices [S, S]. Formulas: docs/definitions/connections.md. To add a
 constraint, add a class here and a line in CONSTRAINTS.
 """
 

@@ -173,7 +173,7 @@ class Ops(Protocol):
         """Layer norm over the last axis, eps 1e-5, affine.
 
         If the variance overflows, each framework follows its own convention (NaN or zeros). That
-        difference is under study (docs/definitions.md, "Language model").
+        difference is under study (docs/definitions/language-model.md).
         """
 
     def conv2d(self, x: Array, weight: Array, bias: Array, stride: int = 1) -> Array:

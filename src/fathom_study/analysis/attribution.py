@@ -1,6 +1,6 @@
 """Attribution: whether recipe or platform decides, by trajectories and shares of variance.
 
-Definitions: docs/definitions.md, "Attribution".
+Definitions: docs/definitions/statistics.md.
 """
 
 from __future__ import annotations

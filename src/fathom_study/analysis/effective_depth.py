@@ -1,6 +1,6 @@
 """Effective depth: the depth of the plain network that reaches another network's score.
 
-Definitions: docs/definitions.md, "Effective depth".
+Definitions: docs/definitions/worth.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Effects of single settings: a study's contrasts, paired by seed.
 
-Definitions: docs/definitions.md, "Effects".
+Definitions: docs/definitions/effects.md.
 """
 
 from __future__ import annotations

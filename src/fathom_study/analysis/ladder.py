@@ -1,6 +1,6 @@
 """Step multipliers: a score read on the ladder of a plain network, and equivalence by it.
 
-Definitions: docs/definitions.md, "Worth".
+Definitions: docs/definitions/worth.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verdict of every pair of trainings by its scores, the same in every table.
 
-Definitions: docs/definitions.md, "Effects".
+Definitions: docs/definitions/effects.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pairs of variants at one place (study, platform, depth): all that is compared seed by seed.
 
-Definitions: docs/definitions.md, "Effects", "At the best rate" and "Worth".
+Definitions: docs/definitions, effects.md and worth.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs → tables: of runs, of their steps, of groups of seeds, of pairs of platforms.
 
 Every number that a report shows is read from one of these. Intervals and counts:
-docs/definitions.md, "Statistics".
+docs/definitions/statistics.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Step multipliers at several sizes of the network.
 
-Definitions: docs/definitions.md, "Other sizes".
+Definitions: docs/definitions/worth.md.
 """
 
 from __future__ import annotations

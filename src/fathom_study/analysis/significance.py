@@ -1,6 +1,6 @@
 """Verdicts of comparisons: better or worse by Holm's correction, equivalent, or undecided.
 
-Definitions: docs/definitions.md, "Effects".
+Definitions: docs/definitions/effects.md.
 """
 
 from __future__ import annotations

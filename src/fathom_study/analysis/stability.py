@@ -1,6 +1,6 @@
 """Stability: the largest learning rate that trains, the good rates, spikes of the loss.
 
-Definitions: docs/definitions.md, "Stability".
+Definitions: docs/definitions/stability.md.
 """
 
 from __future__ import annotations

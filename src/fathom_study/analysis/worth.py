@@ -1,6 +1,6 @@
 """Worth of a connection: the step multiplier at which the plain network reaches its score.
 
-Definitions: docs/definitions.md, "Worth".
+Definitions: docs/definitions/worth.md.
 """
 
 from __future__ import annotations

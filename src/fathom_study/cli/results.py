@@ -30,6 +30,7 @@ from fathom_study.cli.options import (
     workflow_command,
 )
 from fathom_study.config import Config, ConfigError
+from fathom_study.report.pages.reports import DEFINITIONS
 from fathom_study.system.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
-WITH_TABLES = [*map(Path, ("docs/definitions.md", "docs/schemes.md", "README.md"))]
+WITH_TABLES = [
+    *(DEFINITIONS / f"{name}.md" for name in ("metrics", "summary", "README")),
+    *map(Path, ("docs/schemes.md", "README.md")),
+]
 
 
 def _read_own(files: Sequence[Path], overrides: Sequence[str] = ()) -> Config:
@@ -246,7 +250,7 @@ def schema(
     from fathom_study.report.pages.documents import with_tables
 
     # A copy of the code alone has no README and no reference.
-    documents = [*WITH_TABLES[:2], *(file for file in WITH_TABLES[2:] if file.exists())]
+    documents = [file for file in WITH_TABLES if file.name != "README.md" or file.exists()]
     kept = {file: file.read_text(encoding="utf-8") for file in (SCHEMA, *documents)}
     texts = {file: with_tables(kept[file]) for file in documents}
     texts[SCHEMA] = json.dumps(Config.model_json_schema(), indent=2) + "\n"

@@ -7,5 +7,5 @@ seeds) of `summary.csv`. A score names the run metric by which results are judge
 
 This package has the metrics that all tasks share; a task declares its own in its file
 (`fathom_study.tasks.step_metrics()` returns all). The check of rows, the tables, axis labels and
-the tables in docs/definitions.md follow from these entries.
+the tables in docs/definitions follow from these entries.
 """

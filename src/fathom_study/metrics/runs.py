@@ -31,7 +31,7 @@ class RunMetric:
     statistic: Statistic
     """Function of that metric's values, in order; None or NaN if it is undefined."""
     definition: str
-    """For docs/definitions.md."""
+    """For docs/definitions."""
     averaged: bool = True
     """Whether summary.csv has its mean over seeds."""
     always: bool = True

@@ -69,7 +69,7 @@ class StepMetric:
     label: str
     """Axis label, with the unit."""
     definition: str
-    """For docs/definitions.md."""
+    """For docs/definitions."""
     compute: Callable[[Any], Any] | None = None
     """For every step: n values [n] from `Steps`. For the first step: a number from a
     `tasks.Untrained` network. Otherwise: a number from a `tasks.Trained` network. It returns

@@ -1,6 +1,6 @@
 """Belief propagation on graphs with communities: the posterior of every node's community.
 
-Formulas: docs/definitions.md, "Task graph".
+Formulas: docs/definitions/graph.md.
 """
 
 from __future__ import annotations

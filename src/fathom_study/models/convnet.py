@@ -1,7 +1,7 @@
 """The convolutional network of the image study: stem, blocks in a connection, head.
 
 Blocks have no residual: the connection adds it. Images are [B, H, W, C].
-Formulas: docs/definitions.md, "Vision model".
+Formulas: docs/definitions/images.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gain of the mixing matrices, computed on the host in float64.
 
-Definitions: docs/definitions.md, "Metrics".
+Definitions: docs/definitions/metrics.md.
 """
 
 from typing import NamedTuple

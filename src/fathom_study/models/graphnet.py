@@ -1,6 +1,6 @@
 """The graph convolutional network: embedding, convolutions in a connection, head.
 
-Blocks have no residual: the connection adds it. Formulas: docs/definitions.md, "Graph model".
+Blocks have no residual: the connection adds it. Formulas: docs/definitions/graph.md.
 """
 
 from __future__ import annotations

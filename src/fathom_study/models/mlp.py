@@ -1,7 +1,7 @@
 """A deep residual MLP that maps a point and a time to a velocity.
 
 Blocks have no residual: the connection adds it.
-Formulas: docs/definitions.md, "Task flow".
+Formulas: docs/definitions/flow.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def bits_per_character(
     """Mean −log2 probability of `validation` under the unigram, bigram, … model up to `order`.
 
     Both are arrays [N] of integers below `characters`. The models are counted on `training`, with
-    Witten–Bell back-off (docs/definitions.md, "Task text"). `characters ** order` must be below
+    Witten–Bell back-off (docs/definitions/tasks.md). `characters ** order` must be below
     2^63. At the start of `validation`, a character is predicted from the part of its context that
     exists.
     """

@@ -2,7 +2,7 @@
 
 The sources ran the same network under two frameworks, each with the framework's defaults. A recipe
 is one such set of defaults. Every backend can run each of them, which separates the recipe's effect
-from the platform's (docs/definitions.md, "Recipes").
+from the platform's (docs/definitions/training.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The connection wraps whole blocks with their two residuals, as in the demos; or attention and MLP
 separately, without residuals, as in the papers.
-Formulas: docs/definitions.md, "Language model".
+Formulas: docs/definitions/language-model.md.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TransformerModel(TransformerParts):
 
 
 def sizes(model: TransformerParts) -> str:
-    """The sizes as text, in the symbols of docs/definitions.md."""
+    """The sizes as text, in the symbols of docs/definitions."""
     return f"V {model.vocab}, T {model.length}, D {model.width}, H {model.heads}, F {model.hidden}"
 
 

@@ -1,7 +1,7 @@
 """The unrolled cell: one function with one set of weights, applied once per token.
 
 The layers of the connection are the time steps, so a study's depth is T, the length of a sequence.
-Formulas: docs/definitions.md, "Task unrolled".
+Formulas: docs/definitions/unrolled.md.
 """
 
 from __future__ import annotations

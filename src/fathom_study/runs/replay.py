@@ -45,7 +45,7 @@ COMPARED = (*RELATIVE, *LOGARITHMS)
 TOLERANCES = {"loss": (1e-4, 1e-3), "grad_norm": (1e-3, 1e-2)}
 TOLERANCES_OF_GAINS = (1e-4, 1e-2)
 """Largest differences on another platform, at step 0 and after it; metrics without an entry have
-TOLERANCES_OF_GAINS. Reasons: docs/definitions.md, "Replay"."""
+TOLERANCES_OF_GAINS. Reasons: docs/definitions/runs.md."""
 
 MAX_WHY = 400
 """Maximum number of characters of an outcome's details."""

@@ -26,7 +26,7 @@ SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32)
 
 @cache
 def whole_steps(steps: int) -> frozenset[int]:
-    """The steps of a run of so many steps whose metrics are all kept."""
+    """Steps whose metrics are all kept, in a run of `steps` steps."""
     if steps <= FIRST + LATER:
         return frozenset(range(steps))
     later = np.geomspace(FIRST, steps - 1, LATER).round().astype(int).tolist()

@@ -1,6 +1,6 @@
 """The flow task: learn the velocity field of a rectified flow to a density in the plane.
 
-Definition: docs/definitions.md, "Task flow".
+Definition: docs/definitions/flow.md.
 """
 
 from __future__ import annotations

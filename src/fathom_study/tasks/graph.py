@@ -1,6 +1,6 @@
 """The graph task: name the community of nodes in a contextual stochastic block model.
 
-Definition: docs/definitions.md, "Task graph".
+Definition: docs/definitions/graph.md.
 """
 
 from __future__ import annotations

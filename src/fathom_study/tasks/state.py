@@ -1,6 +1,6 @@
 """The state task: the word problem of a finite group, the product of all elements so far.
 
-Definition: docs/definitions.md, "Task state".
+Definition: docs/definitions/tasks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The text task: predict the next character of Shakespeare's works, or of the user's corpus.
 
-Definition: docs/definitions.md, "Task text".
+Definition: docs/definitions/tasks.md.
 """
 
 from __future__ import annotations

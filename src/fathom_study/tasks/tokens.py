@@ -1,6 +1,6 @@
 """The incrementing-token task: (start + t) mod V, with a uniformly random start.
 
-Definition: docs/definitions.md, "Task tokens".
+Definition: docs/definitions/tasks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The unrolled task: copy the first token of a sequence, by a cell whose time steps are the layers.
 
-Definition: docs/definitions.md, "Task unrolled".
+Definition: docs/definitions/unrolled.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The estimator of two variants, also of their times, by steps that were timed in turns.
 
-Definitions: docs/definitions.md, "Verdicts".
+Definitions: docs/definitions/verdicts.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ estimates from the runs of one platform and compares them with its band, from `l
 - `slope`: a line over depth (levels.py).
 
 A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
-Definitions: docs/definitions.md, "Verdicts".
+Definitions: docs/definitions/verdicts.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Identical runs and quantities that cannot change, about which no test can decide anything.
 
-Definitions: docs/definitions.md, "Verdicts".
+Definitions: docs/definitions/verdicts.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From tests to verdicts: published.csv, thresholds.csv, claims.csv and verdicts.csv.
 
-Definitions: docs/definitions.md, "Verdicts".
+Definitions: docs/definitions/verdicts.md.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
 
 def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check:
     """Check whether the current code repeats the first steps of a kept plain run here."""
-    name = "plain repeats here"
+    name = "reproduces our plain network"
     cell = plan.cells(study, plan.config.plain(study))[0]
     with tempfile.TemporaryDirectory(prefix="fathom-") as staging:
         folder = _kept_run(kept, cell, Path(staging))
@@ -318,7 +318,7 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
     if comparison.outcome == "unavailable":
         return Check(name, f"not compared: {comparison.why}")
     if comparison.outcome == "agrees":
-        return Check(name, f"the kept run's first steps, {comparison.why}")
+        return Check(name, f"yes: {comparison.why}")
     return Check(
         name, f"{comparison.why}; add --quick to train the plain network here", failed=True
     )

@@ -1,4 +1,4 @@
-"""Tables in documents: metrics and schemes from their registries, README's from the kept result."""
+"""Tables in documents: from the code, from the kept result, and the index of definitions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from fathom_study import tasks
 from fathom_study.analysis.claims import load_published
 from fathom_study.config import load_config
 from fathom_study.report.pages.render import environment_of_reports
+from fathom_study.report.pages.reports import DEFINITIONS
+from fathom_study.report.pages.sections import slug
 from fathom_study.report.tables.formatting import markdown_table
 from fathom_study.report.tables.scheme_words import components_tables, schemes_table
 
@@ -32,6 +34,7 @@ def with_tables(text: str) -> str:
         "step metrics": step_table,
         "run metrics": run_table,
         "components": components_tables,
+        "index": index_table,
     }
     if (REFERENCE / "tables/cells.csv").exists():
         tables["schemes"] = schemes_table
@@ -67,6 +70,33 @@ def run_table() -> str:
         meaning = f"{metric.definition} (from {' times the last '.join(sources)})"
         rows.setdefault(meaning, []).append(name)
     return _table("column", rows)
+
+
+DEFINED = re.compile(
+    r"^(?P<level>#+) (?P<heading>.+)$|\*\*(?P<term>[^*\n]+)\*\*|^\| (?P<words>\*[^|]+\*) \|",
+    re.MULTILINE,
+)
+"""A heading, a term in bold, or words in italics in the first column of a table."""
+
+
+def index_table() -> str:
+    """Headings and terms of the definitions in alphabetical order, with links to their places."""
+    places: dict[str, dict[str, str]] = {}
+    for file in sorted(set(DEFINITIONS.glob("*.md")) - {DEFINITIONS / "README.md"}):
+        title = link = ""
+        for part in DEFINED.finditer(file.read_text(encoding="utf-8")):
+            if part["heading"]:
+                title = part["heading"]
+                link = file.name + ("" if part["level"] == "#" else f"#{slug(title)}")
+            words = re.findall(r"\*([^*]+)\*", part["words"] or "")
+            for word in words or [part["heading"] or part["term"]]:
+                term = word.rstrip(".").removeprefix("The ")
+                places.setdefault(term[0].upper() + term[1:], {})[link] = title
+    table = (
+        (term, ", ".join(f"[{title}]({link})" for link, title in places[term].items()))
+        for term in sorted(places, key=lambda term: (slug(term), term))
+    )
+    return markdown_table(["term", "defined in"], table)
 
 
 def _table(head: str, rows: Mapping[str, Sequence[str]]) -> str:

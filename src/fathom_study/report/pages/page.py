@@ -59,8 +59,9 @@ def write_page(
         raise ConfigError(f"{folder}: has no report for the page; run: snakemake report")
     tables = folder / "tables"
     docs = templates.parent.parent / "docs"
-    documents = {f"{link_to(config, docs)}/{name}": docs / name for name in DOCUMENTS}
-    files = reports | {name: file for name, file in documents.items() if file.is_file()}
+    documents = [file for pattern in DOCUMENTS for file in sorted(docs.glob(pattern))]
+    at = link_to(config, docs)
+    files = reports | {f"{at}/{file.relative_to(docs).as_posix()}": file for file in documents}
     labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"], config.labels)
     environment = environment_of(
         [templates, templates.parent / "templates"], labels, autoescape=True

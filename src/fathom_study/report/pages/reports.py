@@ -21,8 +21,11 @@ STUDY = "STUDY"
 VERDICTS_AND_TESTS = ("verdicts", "claims")
 """Tables of a kept result that reports read."""
 
-DOCUMENTS = ("definitions.md", "schemes.md")
-"""Files of docs/ that reports link to; the page includes them."""
+DEFINITIONS = Path("docs/definitions")
+"""Folder of the definitions, in the project."""
+
+DOCUMENTS = (f"{DEFINITIONS.name}/*.md", "schemes.md")
+"""Patterns of the files of docs/ that reports link to; the page includes them."""
 
 
 NEEDS = {"index.html": ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}

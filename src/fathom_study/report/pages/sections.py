@@ -186,7 +186,7 @@ def _replace(tokens: list[Token], replaced: Mapping[str, str]) -> list[Token]:
     part = ""
     for token, after in itertools.pairwise([*tokens, Token("end", "", 0)]):
         if token.type == "heading_open":
-            part = _slug(_words(after))
+            part = slug(_words(after))
         if token.type == "table_open" and part in waiting:
             skipping = True
             result.append(Token("replaced", "", 0, content=waiting.pop(part)))
@@ -201,14 +201,14 @@ def _words(heading: Token) -> str:
     return "".join(child.content for child in heading.children or ())
 
 
-def _slug(heading: str) -> str:
+def slug(heading: str) -> str:
     """The anchor that a code-hosting page gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def _anchor_of(file: str) -> str:
     """The anchor of a file's section, from its name and its folder's."""
-    return _slug("-".join(PurePosixPath(file).with_suffix("").parts[-2:]))
+    return slug("-".join(PurePosixPath(file).with_suffix("").parts[-2:]))
 
 
 def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dict[str, str]]:
@@ -219,9 +219,9 @@ def _name_headings(tokens: Sequence[Token], prefix: str) -> tuple[list[str], dic
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
             words = _words(inline)
-            slug = _slug(words)
-            again = used[slug] = used.get(slug, -1) + 1
-            anchor = f"{prefix}--{slug}" + (f"-{again}" if again else "")
+            name = slug(words)
+            again = used[name] = used.get(name, -1) + 1
+            anchor = f"{prefix}--{name}" + (f"-{again}" if again else "")
             opening.attrSet("id", anchor)
             if opening.tag == "h1":
                 titles.append(words)
