@@ -8,6 +8,7 @@ import pytest
 
 from fathom_study.analysis.pairs import AT_BEST_RATE
 from fathom_study.analysis.run_tables import summary_table
+from fathom_study.analysis.scale import pooled_table
 from fathom_study.report.pages.render import environment_of
 from fathom_study.report.tables.claim_words import VerdictsPresenter
 from fathom_study.report.tables.records import records
@@ -45,7 +46,7 @@ def answers(*studies, **rows):
         "cited": lambda text, table, row: f"[{text}]({table}.csv#L{row['line']})", **rows,
     }  # fmt: skip
     shown = environment.get_template("answers.j2").module.answers
-    return {question: (answer, evidence) for question, answer, evidence in shown}
+    return {question: (answer, evidence) for question, answer, evidence, _ in shown}
 
 
 # --- comparisons of scores ------------------------------------------------------------------------
@@ -56,7 +57,8 @@ def effect(verdict, effect_=1.0, variant="mhc_paper", against="baseline_longer",
     return {
         "study": "released", "depth": 12, "platform": "torch", "question": "Is it?",
         "variant": variant, "against": against, "metric": "score", "unit": "%", "seeds": 3,
-        "effect": effect_, "low": effect_ - 0.1, "high": effect_ + 0.1, "p_holm": 0.01,
+        "effect": effect_, "low": effect_ - 0.1, "high": effect_ + 0.1, "tests": 1.0,
+        "corrected_low": effect_ - 0.1, "corrected_high": effect_ + 0.1,
         "verdict": verdict, "after_looking": "",
     } | changes  # fmt: skip
 
@@ -258,12 +260,14 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, expected, lines)
             "design": design, "backend": "torch", "study": str(line), "depth": 12,
             "channels": 32 * line, "layers": 12, "steps": 1000, "tokens": 1e6, "tried": "0.1",
             "parameters": 1e5 * line, "verdict": verdict, "answer": verdict and "at",
-            "multiplier": 1 + 0.1 * line, "low": 1.0, "high": 2.0,
+            "multiplier": 1 + 0.1 * line, "corrected_low": 1.0, "corrected_high": 2.0, "least": 0.5,
+            "most": 2.0, "cost": 1.5,
         }
         for design in ("mhc_cycle", "hc")
         for line, verdict in enumerate(verdicts if design == "mhc_cycle" else ("better",) * 9, 2)
     ]  # fmt: skip
-    scale = present_scale(pd.DataFrame(rows))
+    sizes = pd.DataFrame(rows)
+    scale = present_scale(sizes, pooled_table(sizes))
     answer, evidence = answers(scale=scale).get(
         "Does the gain of mHC, cyclic read and write, hold in larger networks and "
         "longer trainings?",

@@ -15,10 +15,12 @@ from fathom_study.report.tables.terminal import print_undecided
 from tests.support.runs import config_with
 
 
-def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=0.01):
+def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, tests=1, wider=0):
+    """A row of effects.csv whose corrected interval is wider by this at each end."""
     return {
         "verdict": verdict, "effect": effect, "low": low, "high": high, "unit": unit,
-        "seeds": seeds, "p_holm": p_holm,
+        "seeds": seeds, "tests": tests, "corrected_low": low - wider,
+        "corrected_high": high + wider,
     }  # fmt: skip
 
 
@@ -28,10 +30,14 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, p_holm=
         (row("worse", 3.14, 2.2, 4.04), "worse by 3.1 % (95 % interval +2.2 % to +4.0 %)"),
         (row("better", -2.098, -2.43, -1.77), "better by 2.1 % (95 % interval −2.4 % to −1.8 %)"),
         (row("undecided", 0.4, -3.2, 4.1), "undecided: 95 % interval −3 % to +4 %"),
-        # The interval excludes zero, but Holm's correction covers all questions of the study.
+        # The 95 % interval excludes zero, that of the verdict does not.
         (
-            row("undecided", -1.09, -1.66, -0.51, p_holm=0.0924),
-            "undecided: 95 % interval −1.7 % to −0.5 %, Holm p = 0.092",
+            row("undecided", -1.09, -1.66, -0.51, tests=12, wider=1),
+            "undecided: −2.7 % to +0.5 %, corrected for 12 tests",
+        ),
+        (
+            row("better", -3.1, -3.6, -2.6, tests=12, wider=1),
+            "better by 3.1 % (−4.6 % to −1.6 %, corrected for 12 tests)",
         ),
         (row("undecided", 1.234, seeds=2), "undecided: +1.2 %, 2 seeds"),
         (row("undecided", -1.234, seeds=1), "undecided: −1.2 %, one seed"),

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.statistics import (
+    FARTHEST,
     MIN_SEEDS,
     Interval,
     finite_scores,
@@ -77,18 +78,18 @@ def read_differences(
     interval can be read. `ladder`, `theirs`: at the same seeds; `ends`: on the scale of `to_scale`,
     as is `ratio`. Infinite beyond the ladder. A better score never gives less than 0.
     """
-    means = {factor: _mean(scores, ratio=ratio) for factor, scores in ladder.items()}
-    start = _mean(theirs, ratio=ratio)
-    read, logs = log_multiplier(means, start, sign), []
+
+    def read(change: float, scores: pd.Series) -> float:
+        mean = t_interval(to_scale(scores, ratio=ratio)).mean + change
+        return math.pow(10.0, min(mean, FARTHEST)) if ratio else mean
+
+    means = {factor: read(0.0, scores) for factor, scores in ladder.items()}
+    start, logs = log_multiplier(means, read(0.0, theirs), sign), []
     for end in ends:
-        log = log_multiplier(means, start + end, sign)
-        change = log - read if math.isfinite(log) else log
+        log = log_multiplier(means, read(end, theirs), sign)
+        change = log - start if math.isfinite(log) else log
         logs.append(max(0.0, change) if sign * end < 0 else min(0.0, change))
     return logs
-
-
-def _mean(scores: pd.Series, *, ratio: bool) -> float:
-    return t_interval(to_scale(scores, ratio=ratio)).mean
 
 
 def log_multipliers(ladder: pd.DataFrame, scores: pd.Series, sign: int) -> pd.Series:

@@ -236,7 +236,6 @@ class Worth(Settings):
     title: OneLine
     study: str
     task: OneLine = Field(description="its task in a word, as in 'On text, …'")
-    asked: OneLine = Field(description="the variant that interests most readers")
     overheads: Annotated[dict[str, Overhead], Field(default_factory=dict)]
     """Overheads by variant; a study need not have all of them."""
 

@@ -58,6 +58,14 @@ def _describe(row: Mapping[str, Any], of: str) -> str:
     return f"{verdict}{within}: {corrected_interval(row)}{of}"
 
 
+def brief_effect(row: Mapping[str, Any]) -> str:
+    """An effect and the interval of its verdict, as in '+3.1 % (+2.2 % to +4.0 %)'."""
+    if math.isnan(row["corrected_low"]):
+        return effect_with_interval(row)
+    own = {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
+    return effect_with_interval(own)
+
+
 def effect_with_interval(row: Mapping[str, Any]) -> str:
     """An effect and its interval, as in '+3.1 % (+2.2 % to +4.0 %)'."""
     effect = format_effect(row["effect"], row)

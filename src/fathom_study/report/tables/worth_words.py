@@ -31,8 +31,6 @@ class WorthPresenter(NamedTuple):
     study: str
     task: str
     title: str
-    asked: str
-    """The variant that the advice names first."""
     rows: list[Record]
     """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
@@ -58,7 +56,7 @@ def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | 
     if not rows:
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    return WorthPresenter(above.study, above.task, above.title, above.asked, rows, overheads)
+    return WorthPresenter(above.study, above.task, above.title, rows, overheads)
 
 
 def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
