@@ -195,7 +195,7 @@ class Presentation:
     unit: str
     """Unit over which the loss is averaged, in the singular: token, image."""
     sizes: Callable[[Any], str]
-    """Function of the task's Model: its sizes, in the letters of docs/definitions.md."""
+    """Function of the task's Model: its sizes, in the letters of docs/definitions."""
     depth_unit: str = "layer"
     """Unit of its networks' depth, in the singular, as readers know it."""
     loss_unit: str = "nats"

@@ -360,7 +360,7 @@ SCORE = Score(
 
 
 def sizes(model: Model) -> str:
-    """The sizes, in the letters of docs/definitions.md."""
+    """The sizes, in the letters of docs/definitions."""
     return (
         f"n {model.nodes}, q {model.communities}, d {model.degree:g}, λ {model.edge_signal:g}, "
         f"p {model.features}, μ {model.feature_signal:g}, ρ {model.labelled:g}, W {model.width}, "

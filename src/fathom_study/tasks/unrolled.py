@@ -24,7 +24,7 @@ from fathom_study.tasks import Presentation, Table, Task, accuracy_on, mean_loss
 # Keeps the sequences' random numbers apart from those of the initial parameters.
 STREAM = 0x756E726F6C6C6564
 HELD_OUT = (0x68656C64, STREAM)
-"""Seeds of the held-out sequences. Training may draw one of them too: docs/definitions.md."""
+"""Seeds of the held-out sequences. Training may draw one too: docs/definitions/unrolled.md."""
 
 EVALUATION_BATCH = 256
 """Sequences in one forward pass of an evaluation."""

@@ -113,7 +113,7 @@ class StudyPresenter:
 
     @property
     def scale(self) -> str:
-        """Sizes and recipe, in the letters of docs/definitions.md."""
+        """Sizes and recipe, in the letters of docs/definitions."""
         model, batch, optimizer = self.study.model, self.study.batch_size, self.study.optimizer
         if isinstance(batch, dict):
             batch = " / ".join(f"{size} at {depth}L" for depth, size in batch.items())
