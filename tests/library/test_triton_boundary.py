@@ -120,7 +120,7 @@ def test_other_parts_and_places(scheme, name):
 
 
 def test_a_network_is_run_by_them_unless_a_variable_says_off(monkeypatch):
-    """Output and gradients of a whole pass are those of the CPU's loops."""
+    """Output and gradients of a whole pass are those of plain formulas."""
     monkeypatch.setattr(sinkhorn, "has_triton", lambda: False)  # boundaries alone
     monkeypatch.setattr(torch_ops, "is_on_host", lambda x: False)
     monkeypatch.setattr(torch_ops, "is_float32_on_gpu", lambda *xs: True)
@@ -134,11 +134,14 @@ def test_a_network_is_run_by_them_unless_a_variable_says_off(monkeypatch):
     def passed():
         x = torch.linspace(-1, 1, 18, device=DEVICE).view(3, 6).requires_grad_()
         output = c(x, [torch.tanh, torch.sin])
-        return output, *torch.autograd.grad(output.square().sum(), [x, *c.parameters()])
+        return output.detach(), *torch.autograd.grad(output.square().sum(), [x, *c.parameters()])
 
     by_kernels = passed()
     assert len(runs) == 3  # the opening, and after each function
     monkeypatch.setenv("FATHOM_TORCH_KERNELS", "off")
-    for own, expected in zip(by_kernels, passed(), strict=True):
-        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-6)
+    by_formulas = passed()
     assert len(runs) == 3
+    # Entries of a gradient are differences of terms as large as the largest of all gradients.
+    bound = 64 * torch.finfo(torch.float32).eps * max(float(v.abs().max()) for v in by_formulas)
+    for own, expected in zip(by_kernels, by_formulas, strict=True):
+        assert float((own - expected).abs().max()) <= bound
