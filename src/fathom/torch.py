@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, place
 from fathom.library import PREFIX, Verbs, connection_for
@@ -46,6 +48,7 @@ class ResidualConnection(Verbs, nn.Module):
         has_residual: bool = False,
         takes_apart: bool = False,
         start: str | None = None,
+        recompute: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -58,7 +61,9 @@ class ResidualConnection(Verbs, nn.Module):
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
         branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
-        equal the plain network; docs/library.md lists the schemes that have them.
+        equal the plain network; docs/library.md lists the schemes that have them. `recompute`:
+        whether the backward pass computes coefficients, norms and gates again, in place of memory
+        that keeps them from the forward pass.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
@@ -75,7 +80,7 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        self.scheme, self.seed = scheme, seed
+        self.scheme, self.seed, self.recompute = scheme, seed, recompute
         declared = self.connection.parameters()
         self._names = [name.removeprefix(PREFIX) for name in declared]
         for name, parameter in zip(self._names, declared.values(), strict=True):
@@ -115,6 +120,17 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _exactly(self, device: torch.device) -> AbstractContextManager[None]:
         return without_autocast(device)
+
+    def _run(self, verb: Callable[..., Any], *given: object) -> Any:  # noqa: ANN401
+        if not (self.recompute and torch.is_grad_enabled() and runs_eagerly()):
+            return verb(*given)
+        # Flat, because PyTorch's hooks do not see arrays that are kept within a state.
+        leaves, structure = tree_flatten(given[1:])
+
+        def again(*leaves: object) -> Any:  # noqa: ANN401
+            return verb(given[0], *tree_unflatten(leaves, structure))
+
+        return checkpoint(again, *leaves, use_reentrant=False, preserve_rng_state=False)
 
     def extra_repr(self) -> str:
         return self._sizes()
