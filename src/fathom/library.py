@@ -172,9 +172,9 @@ class Verbs:
         """Context in which every operation runs in the type of its arguments."""
         return nullcontext()
 
-    def _run(self, verb: Callable[..., Any], *given: object) -> Any:  # noqa: ANN401
+    def _run(self, verb: Callable[..., Any], ops: Ops, state: State, *given: object) -> Any:  # noqa: ANN401
         """What a verb of the connection returns; a module may keep less of it for gradients."""
-        return verb(*given)
+        return verb(ops, state, *given)
 
     def _initial(self, seed: int) -> dict[str, np.ndarray]:
         """Initial parameters by name, float32; fathom's networks with this seed have the same."""

@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, place
 from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
+
+if TYPE_CHECKING:
+    from fathom.operations.ops import Ops
 
 __all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
 
@@ -121,16 +123,22 @@ class ResidualConnection(Verbs, nn.Module):
     def _exactly(self, device: torch.device) -> AbstractContextManager[None]:
         return without_autocast(device)
 
-    def _run(self, verb: Callable[..., Any], *given: object) -> Any:  # noqa: ANN401
-        if not (self.recompute and torch.is_grad_enabled() and runs_eagerly()):
-            return verb(*given)
-        # Flat, because PyTorch's hooks do not see arrays that are kept within a state.
-        leaves, structure = tree_flatten(given[1:])
+    def _run(self, verb: Callable[..., Any], ops: Ops, state: Any, *given: object) -> Any:  # noqa: ANN401
+        is_kept = not self.recompute or self.connection.is_plain
+        if is_kept or not torch.is_grad_enabled() or not runs_eagerly():
+            return verb(ops, state, *given)
+        # As arguments, so that hooks of saved tensors see them. Not those within tuples, mostly
+        # parameters of all layers: handing them over takes longer than the connection.
+        arrays = {name: x for name, x in state._asdict().items() if isinstance(x, Tensor)}
+        bare = state._replace(**dict.fromkeys(arrays))
 
-        def again(*leaves: object) -> Any:  # noqa: ANN401
-            return verb(given[0], *tree_unflatten(leaves, structure))
+        def again(*values: object) -> Any:  # noqa: ANN401
+            whole = bare._replace(**dict(zip(arrays, values, strict=False)))
+            return verb(ops, whole, *values[len(arrays) :])
 
-        return checkpoint(again, *leaves, use_reentrant=False, preserve_rng_state=False)
+        return checkpoint(
+            again, *arrays.values(), *given, use_reentrant=False, preserve_rng_state=False
+        )
 
     def extra_repr(self) -> str:
         return self._sizes()
