@@ -213,13 +213,13 @@ def rows(
                 "threads": threads,
                 "over": over[0] if side == "ours" else over[1],
             }
-            row |= _spread(("seconds", "low", "high"), times[key])
-            row |= _spread(("ratio", "ratio_low", "ratio_high"), ratios)
+            row |= spread(("seconds", "low", "high"), times[key])
+            row |= spread(("ratio", "ratio_low", "ratio_high"), ratios)
         if len(row) > len(IDENTITY) and (key in times or not turns):
             yield row
 
 
-def _spread(names: Sequence[str], values: Sequence[float]) -> dict[str, str]:
+def spread(names: Sequence[str], values: Sequence[float]) -> dict[str, str]:
     """Median, minimum and maximum, with four digits, by these names."""
     found = (median(values), min(values), max(values))
     return {name: f"{value:.4g}" for name, value in zip(names, found, strict=True)}

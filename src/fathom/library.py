@@ -172,6 +172,10 @@ class Verbs:
         """Context in which every operation runs in the type of its arguments."""
         return nullcontext()
 
+    def _run(self, verb: Callable[..., Any], ops: Ops, state: State, *given: object) -> Any:  # noqa: ANN401
+        """What a verb of the connection returns; a module may keep less of it for gradients."""
+        return verb(ops, state, *given)
+
     def _initial(self, seed: int) -> dict[str, np.ndarray]:
         """Initial parameters by name, float32; fathom's networks with this seed have the same."""
         drawn = init.draw(self.connection.parameters(), seed)
@@ -240,7 +244,7 @@ class Verbs:
         self._check(state, "read", k)
         ops = self._ops(state.computed, state.device)
         with self._exactly(state.device):
-            x, inner = self.connection.read(ops, state.state, k)
+            x, inner = self._run(self.connection.read, ops, state.state, k)
         if isinstance(x, Apart):
             x = Apart(*(self._cast(part, state.given) for part in x))
         else:
@@ -265,7 +269,7 @@ class Verbs:
             )
         ops, y = self._ops(state.computed, state.device), self._cast(y, state.computed)
         with self._exactly(state.device):
-            inner = self.connection.write(ops, state.state, k, y)
+            inner = self._run(self.connection.write, ops, state.state, k, y)
         verb = "close" if k + 1 == self.connection.context.layers else "read"
         return state._replace(verb=verb, k=k + 1, state=inner)
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, place
 from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
+
+if TYPE_CHECKING:
+    from fathom.operations.ops import Ops
 
 __all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
 
@@ -46,6 +50,7 @@ class ResidualConnection(Verbs, nn.Module):
         has_residual: bool = False,
         takes_apart: bool = False,
         start: str | None = None,
+        recompute: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -58,7 +63,9 @@ class ResidualConnection(Verbs, nn.Module):
         branches add their input to their output themselves; some connections depend on it.
         `takes_apart`: whether the first branch of a block is an attention, called as
         branch(q, k, v) if the connection `reads_apart`. `start`: `plain` for initial values that
-        equal the plain network; docs/library.md lists the schemes that have them.
+        equal the plain network; docs/library.md lists the schemes that have them. `recompute`:
+        whether the backward pass computes coefficients, norms and gates again, in place of memory
+        that keeps them from the forward pass.
 
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
@@ -75,7 +82,7 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        self.scheme, self.seed = scheme, seed
+        self.scheme, self.seed, self.recompute = scheme, seed, recompute
         declared = self.connection.parameters()
         self._names = [name.removeprefix(PREFIX) for name in declared]
         for name, parameter in zip(self._names, declared.values(), strict=True):
@@ -115,6 +122,23 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _exactly(self, device: torch.device) -> AbstractContextManager[None]:
         return without_autocast(device)
+
+    def _run(self, verb: Callable[..., Any], ops: Ops, state: Any, *given: object) -> Any:  # noqa: ANN401
+        is_kept = not self.recompute or self.connection.is_plain
+        if is_kept or not torch.is_grad_enabled() or not runs_eagerly():
+            return verb(ops, state, *given)
+        # As arguments, so that hooks of saved tensors see them. Not those within tuples, mostly
+        # parameters of all layers: handing them over takes longer than the connection.
+        arrays = {name: x for name, x in state._asdict().items() if isinstance(x, Tensor)}
+        bare = state._replace(**dict.fromkeys(arrays))
+
+        def again(*values: object) -> Any:  # noqa: ANN401
+            whole = bare._replace(**dict(zip(arrays, values, strict=False)))
+            return verb(ops, whole, *values[len(arrays) :])
+
+        return checkpoint(
+            again, *arrays.values(), *given, use_reentrant=False, preserve_rng_state=False
+        )
 
     def extra_repr(self) -> str:
         return self._sizes()

@@ -212,6 +212,26 @@ def test_stored_counts_cover_every_scheme_and_match_current_code(steps, process)
                 assert row[what] == pytest.approx(float(kept[row["variant"]][what]), rel=0.02)
 
 
+@counts_operations
+def test_extra_time_over_the_least_of_its_work(steps):
+    """A connection that takes twice its least, in a network whose products take a second."""
+    floor = importlib.import_module("floor")
+    (group,) = (g for g in steps.groups_of_schemes(["hc_static", "scaled"])
+                if next(iter(g.values())).backend == "torch")  # fmt: skip
+    plain, scheme, free = group
+    copied, tokens = 1e9, 32 * 64
+    least = 17 * 12 * 128 * 4 * tokens / copied  # 12 functions; static streams have no products
+    times = {plain: [1.0, 1.0, 1.0], scheme: [1 + least, 1 + 2 * least, 1 + 3 * least],
+             free: [1.0, 1.5, 1.0]}  # fmt: skip
+    row, of_free = floor.rows_of(group, times, copied)
+    assert row["operations"] == 0 and float(row["least"]) == pytest.approx(least, rel=1e-3)
+    assert [row["over"], row["over_low"], row["over_high"]] == ["2", "1", "3"]
+    # 12 C² parameters a block, the head, and the scores of attention; not the embedding.
+    products = 6 * tokens * (6 * (12 * 128**2 + 2 * 64 * 128) + 256 * 128)
+    assert float(row["rate"]) == pytest.approx(products, rel=0.1)
+    assert "over" not in of_free and float(of_free["extra"]) == 0
+
+
 # --- learned connections -------------------------------------------------------------------------
 
 

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from fathom.arithmetic.custom_vjp import Adding, Mixing, WeightedSum
 from fathom.arithmetic.forms import Form, MatrixForm, WeightForm
+from fathom.arithmetic.sinkhorn import has_triton
 from fathom.operations.ops import LARGE, CustomVJP
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fathom.operations.ops import Array, Arrays, Ops
 
 
@@ -134,3 +137,11 @@ class Boundary(CustomVJP):
         from fathom.arithmetic import boundary_loops
 
         return boundary_loops.Boundary(self.form)
+
+    def fused(self, *shapes: Sequence[int]) -> CustomVJP | None:
+        _, S, M = shapes[0]
+        if self.channels != M or S not in (2, 4, 8) or not has_triton():
+            return None
+        from fathom.arithmetic import triton_boundary
+
+        return triton_boundary.Boundary(self)

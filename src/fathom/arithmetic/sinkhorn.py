@@ -174,7 +174,7 @@ class Passes(CustomVJP):
 
     def fused(self, *shapes: Sequence[int]) -> CompiledPasses | None:
         S = shapes[0][-1]
-        if S & (S - 1) or not _has_triton():
+        if S & (S - 1) or not has_triton():
             return None
         from fathom.arithmetic import fused
 
@@ -202,7 +202,8 @@ class CompiledPasses(Passes):
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton is installed, which compiles kernels for GPUs."""
     return is_installed("triton")
 
 

@@ -317,8 +317,8 @@ class DynamicState(NamedTuple):
     """The parameters of each layer, and of the output's weights."""
     streams: Array
     """[N, S, M]"""
-    m: Array
-    """[N, M]: the layer's input, or the output."""
+    m: Array | None
+    """[N, M]: the layer's input, or the output; None after the layer has read."""
     coefficients: Array
     """[N, ·]: pre, post and H_res, unless it is the identity, of the layer that has read."""
     shape: tuple[int, ...]
@@ -435,7 +435,7 @@ class DynamicStreams(StreamConnection):
         return state._replace(coefficients=after, passed=(*state.passed, *H))
 
     def read(self, ops: Ops, state: DynamicState, k: int) -> tuple[Array, DynamicState]:
-        return ops.reshape(state.m, state.shape), state
+        return ops.reshape(state.m, state.shape), state._replace(m=None)
 
     def write(self, ops: Ops, state: DynamicState, k: int, y: Array) -> DynamicState:
         N, _, M = state.streams.shape

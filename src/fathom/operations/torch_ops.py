@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -118,10 +119,14 @@ class TorchOps:
         way = function
         if all(map(is_on_host, xs)) and (loops := function.compiled()):
             way = OnHost(loops)
+        elif (
+            uses_kernels()
+            and is_float32_on_gpu(*xs)
+            and (kernels := function.fused(*(x.shape for x in xs)))
+        ):
+            way = kernels
         elif function.is_composed:
             return function.plain(self, *xs)
-        elif all(x.device.type == "cuda" and x.dtype == torch.float32 for x in xs):
-            way = function.fused(*(x.shape for x in xs)) or function
         return CustomVJPFunction.apply(self, function, way, *xs)
 
     def embedding(self, table: Tensor, ids: Tensor) -> Tensor:
@@ -158,6 +163,16 @@ class TorchOps:
 
     def all_finite(self, x: Tensor) -> Tensor:
         return x.isfinite().all()
+
+
+def is_float32_on_gpu(*xs: Tensor) -> bool:
+    """Whether kernels compiled by Triton can take these arrays."""
+    return all(x.device.type == "cuda" and x.dtype == torch.float32 for x in xs)
+
+
+def uses_kernels() -> bool:
+    """Whether these kernels are used; FATHOM_TORCH_KERNELS=off: never."""
+    return os.environ.get("FATHOM_TORCH_KERNELS") != "off"
 
 
 class OpsAmidAutocast(TorchOps):

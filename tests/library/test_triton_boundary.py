@@ -1,0 +1,147 @@
+"""The boundary's CUDA kernels against plain formulas in float64; interpreted without a GPU."""
+
+import os
+
+import pytest
+
+from fathom_study.config import installed_backends
+
+if "torch" not in installed_backends():  # not importorskip: an empty folder would be imported
+    pytest.skip("torch is not installed", allow_module_level=True)
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="needs Triton, which PyTorch for CUDA installs")
+
+from fathom.arithmetic import sinkhorn, triton_boundary
+from fathom.library import connection_for
+from fathom.operations import torch_ops
+from fathom.operations.torch_gradients import CustomVJPFunction
+from fathom.operations.torch_ops import TorchOps
+from fathom.torch import ResidualConnection
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SINKHORN, IDENTITY = "mhc_paper", "mhc_identity_cycle"
+
+
+class PlainOps(TorchOps):
+    """Every function by its plain formulas, which PyTorch differentiates."""
+
+    def custom_vjp(self, function, *xs):
+        return function.plain(self, *xs)
+
+
+def boundary_of(scheme, streams, width, name="between"):
+    connection = connection_for(
+        scheme, layers=2, width=width, streams=streams, seed=0, per_block=1, pooled_axes=0,
+        has_residual=False, takes_apart=False, start=None,
+    )  # fmt: skip
+    return getattr(connection, name)
+
+
+def arguments(boundary, tokens, kept=None):
+    """x, y, c, φ, b and α in float64, at random; `kept`: coefficients that c has."""
+    S, M = boundary.streams, boundary.channels
+    draw = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(shape, generator=draw, dtype=torch.float64)
+
+    parts = [boundary.pre, *([boundary.post] if boundary.post else [])]
+    logits = sum(S ** len(part.shape(S)) for part in parts)
+    logits += S * S if boundary.H is not None else 0
+    rows = 0 if boundary.computed is None else logits
+    if rows and boundary.computed.per_stream:
+        rows //= S
+    inputs = M if boundary.computed and boundary.computed.per_stream else S * M
+    c = random(tokens, 2 * S + S * S if boundary.mixes else 2 * S)
+    return [
+        random(tokens, S, M), random(tokens, M), c, random(rows, inputs) / inputs**0.5,
+        random(logits), random(logits),
+    ]  # fmt: skip
+
+
+def results(run, xs, dtype, probes):
+    """(Outputs, gradients of all arguments of Σ probe · output), in float64."""
+    types = [dtype, dtype, *[torch.promote_types(dtype, torch.float32)] * 4]
+    leaves = [x.to(DEVICE, kind).requires_grad_() for x, kind in zip(xs, types, strict=True)]
+    outputs = run(*leaves)
+    loss = sum((out.double() * p.to(DEVICE)).sum() for out, p in zip(outputs, probes, strict=True))
+    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    return [[v.detach().double().cpu() for v in part] for part in (outputs, gradients)]
+
+
+def check(boundary, tokens, dtype=torch.float32, factor=64):
+    """Compare the kernels with plain formulas of the same rounded arguments.
+
+    Of the largest entry of each result, `factor` roundings: a result is a sum of products of a few
+    hundred rounded numbers, whose errors have either sign.
+    """
+    xs = arguments(boundary, tokens)
+    xs = [*(x.to(dtype).double() for x in xs[:2]), *(x.float().double() for x in xs[2:])]
+    sizes = boundary.plain(PlainOps(DEVICE, torch.float64), *(x.to(DEVICE) for x in xs))
+    draw = torch.Generator().manual_seed(1)
+    probes = [torch.randn(v.shape, generator=draw, dtype=torch.float64) for v in sizes]
+    probes[:2] = [p.to(dtype).double() for p in probes[:2]]
+    exact = results(
+        lambda *xs: boundary.plain(PlainOps(DEVICE, torch.float64), *xs), xs, torch.float64, probes
+    )
+    ops, way = TorchOps(DEVICE, torch.float32), triton_boundary.Boundary(boundary)
+    found = results(lambda *xs: CustomVJPFunction.apply(ops, boundary, way, *xs), xs, dtype, probes)
+    rounding = factor * torch.finfo(dtype).eps
+    for own, expected in zip((v for part in found for v in part),
+                             (v for part in exact for v in part), strict=True):  # fmt: skip
+        assert own.shape == expected.shape
+        if expected.numel():
+            bound = rounding * max(float(expected.abs().max()), 1e-3)
+            assert float((own - expected).abs().max()) <= bound
+
+
+@pytest.mark.parametrize("streams", [2, 4, 8])
+@pytest.mark.parametrize("scheme", [SINKHORN, IDENTITY])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_values_and_gradients(scheme, streams, dtype):
+    check(boundary_of(scheme, streams, 24), 5, dtype, 64 if dtype == torch.float32 else 4)
+
+
+@pytest.mark.parametrize("tokens, width", [(1, 1), (3, 5), (2, 67), (0, 8)])
+@pytest.mark.parametrize("scheme", [SINKHORN, IDENTITY])
+def test_odd_sizes_and_no_tokens(scheme, tokens, width, monkeypatch):
+    monkeypatch.setattr(triton_boundary, "ENTRIES", 16 * 32)  # the last block is never full
+    check(boundary_of(scheme, 4, width), tokens)
+
+
+@pytest.mark.parametrize("scheme", ["hc_paper", "mhc_lite", "deepseek_v41", "deepseek_v4"])
+@pytest.mark.parametrize("name", ["opening", "between", "closing"])
+def test_other_parts_and_places(scheme, name):
+    """Logits of each stream, late reads, matrices after the boundary, the ends of a network."""
+    check(boundary_of(scheme, 4, 6, name), 3)
+
+
+def test_a_network_is_run_by_them_unless_a_variable_says_off(monkeypatch):
+    """Output and gradients of a whole pass are those of plain formulas."""
+    monkeypatch.setattr(sinkhorn, "has_triton", lambda: False)  # boundaries alone
+    monkeypatch.setattr(torch_ops, "is_on_host", lambda x: False)
+    monkeypatch.setattr(torch_ops, "is_float32_on_gpu", lambda *xs: True)
+    monkeypatch.setattr("fathom.arithmetic.boundary.has_triton", lambda: True)
+    c, runs = ResidualConnection("mhc_paper", layers=2, width=6, device=DEVICE), []
+    write = triton_boundary.write
+    monkeypatch.setattr(
+        triton_boundary, "write", lambda *given: runs.append(given) or write(*given)
+    )
+
+    def passed():
+        x = torch.linspace(-1, 1, 18, device=DEVICE).view(3, 6).requires_grad_()
+        output = c(x, [torch.tanh, torch.sin])
+        return output.detach(), *torch.autograd.grad(output.square().sum(), [x, *c.parameters()])
+
+    by_kernels = passed()
+    assert len(runs) == 3  # the opening, and after each function
+    monkeypatch.setenv("FATHOM_TORCH_KERNELS", "off")
+    by_formulas = passed()
+    assert len(runs) == 3
+    # Entries of a gradient are differences of terms as large as the largest of all gradients.
+    bound = 64 * torch.finfo(torch.float32).eps * max(float(v.abs().max()) for v in by_formulas)
+    for own, expected in zip(by_kernels, by_formulas, strict=True):
+        assert float((own - expected).abs().max()) <= bound
