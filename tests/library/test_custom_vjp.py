@@ -15,6 +15,8 @@ from fathom.arithmetic.custom_vjp import (
     WeightedSum,
 )
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
+from fathom.arithmetic.forms import PredictionForm
+from fathom.arithmetic.prediction import Prediction
 from fathom.arithmetic.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
 from fathom.connections.components import (
     Dynamic,
@@ -260,18 +262,87 @@ def boundary_case(name, N, S, P, C=3):
     return one, [x, y if one.writes else y[:0], *rest]
 
 
+SETS = [(0, 4), (1, 4), (boundary_loops.TILE + 3, 4), (5, 3), (7, 2)]
+"""N and S; sets fill no tile, or are none."""
+
+
 @pytest.mark.parametrize("name", BOUNDARIES)
-@pytest.mark.parametrize(("N", "S"), [(0, 4), (1, 4), (boundary_loops.TILE + 3, 4), (5, 3), (7, 2)])
+@pytest.mark.parametrize(("N", "S"), SETS)
 @pytest.mark.parametrize("positions", [1, 2])
 def test_boundary_loops_equal_its_plain_formula(connect_cpu, name, N, S, positions):
-    """Values and gradients in float64; sets fill no tile, or are none."""
+    one, inputs = boundary_case(name, N, S, positions)
+    assert_loops_equal_plain(connect_cpu("torch").ops, one, inputs)
+
+
+@pytest.mark.parametrize(("N", "S"), SETS)
+@pytest.mark.parametrize("positions", [1, 2])
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize(("writes", "reads"), [(True, True), (False, True), (True, False)])
+def test_prediction_loops_equal_its_plain_formula(
+    connect_cpu, N, S, positions, has_residual, writes, reads
+):
+    C = 3
+    one = Prediction(PredictionForm(C, 0.1, has_residual, writes, reads))
+    shapes = (N, S, positions * C), (N * writes, positions * C), (S, C), (S, S), (S, C), (S * S, S)
+    assert_loops_equal_plain(connect_cpu("torch").ops, one, arrays(*shapes))
+
+
+def assert_loops_equal_plain(ops, one, inputs):
+    """Values and gradients in float64, and in float32 those of the same numbers in float64.
+
+    A result is a chain of sums, of at most as many numbers as all inputs have along an axis. Each
+    addition has a relative error of eps/2, of a number about as large as the largest.
+    """
     import torch
 
-    one, inputs = boundary_case(name, N, S, positions)
-    ops = connect_cpu("torch").ops
-    ops = type(ops)(ops.device, torch.float64)
-    assert_plain_in_float64(torch, partial(ops.custom_vjp, one), partial(one.plain, ops), inputs)
     assert one.compiled() is not None
+    inputs = [x.astype(np.float32) for x in inputs]
+    exact = type(ops)(ops.device, torch.float64)
+    given = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs]
+    outputs = one.plain(exact, *given)
+    all_used = arrays(*(output.shape for output in outputs), seed=1)
+    all_used = [torch.tensor(c.astype(np.float32)).double() for c in all_used]
+    alone = [[c * (i == k) for i, c in enumerate(all_used)] for k in range(len(outputs))]
+    for used in (all_used, *alone):
+        gradients = torch.autograd.grad(
+            outputs, given, used, retain_graph=True, materialize_grads=True, allow_unused=True
+        )
+        expected = [x.detach() for x in (*outputs, *gradients)]
+        count = sum(size for x in inputs for size in x.shape)
+        largest = max(
+            float(x.detach().abs().max()) for x in (*expected, *given, *used) if x.numel()
+        )
+        for dtype in (torch.float64, torch.float32):
+            xs = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in inputs]
+            found = type(ops)(ops.device, dtype).custom_vjp(one, *xs)
+            slopes = torch.autograd.grad(
+                found, xs, [c.to(dtype) for c in used], materialize_grads=True, allow_unused=True
+            )
+            bound = count * torch.finfo(dtype).eps / 2 * largest
+            for x, y in zip((*found, *slopes), expected, strict=True):
+                assert x.dtype == dtype
+                assert torch.allclose(x.double(), y, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(("loop", "exact", "units"), [("exp", np.exp, 1), ("tanh", np.tanh, 2)])
+def test_exponentials_are_as_exact_as_said(loop, exact, units):
+    """Errors in units in the last place; overflow, underflow and NaN as in NumPy."""
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, 88.8, -104.0]
+    x = np.concatenate([np.linspace(-110, 95, 200_001), np.linspace(-1, 1, 200_001), special])
+    x = x.astype(np.float32)[None]
+    found = x.copy()
+    if loop == "exp":
+        loops.exponentials(found)
+    else:
+        loops.tangents(x, found)
+    with np.errstate(all="ignore"):
+        expected = exact(x.astype(np.float64))
+        rounded = expected.astype(np.float32)
+        error = np.abs(found - expected) / np.spacing(np.abs(rounded))
+    is_finite = np.isfinite(rounded)
+    assert np.array_equal(np.isfinite(found), is_finite)
+    assert error[is_finite].max() < units
+    assert np.array_equal(found[~is_finite], rounded[~is_finite], equal_nan=True)
 
 
 def test_products_of_tiles_equal_numpy():

@@ -14,14 +14,16 @@ import numpy as np
 
 from fathom.arithmetic.forms import SIGMOID, SOFTMAX, Form, MatrixForm
 from fathom.arithmetic.loops import (
-    add_product,
     add_to_streams,
+    exponentials,
     mix,
     mix_backward,
+    normed_products,
+    normed_products_backward,
     passes_backward,
-    product_with_rows,
     row_products,
     scales_of_passes,
+    tangents,
     weighted_sum,
 )
 from fathom.arithmetic.sinkhorn import LARGEST, MIN_ENTRY
@@ -39,85 +41,113 @@ TILE = 128
 
 @compiled
 def _map(kind: int, x: np.ndarray) -> None:
-    """Replace logits [K] by their map."""
-    if kind == SIGMOID:
-        for k in range(len(x)):
-            x[k] = 1 / (1 + np.exp(-x[k]))
-    elif kind == SOFTMAX:
-        largest, total = x.max(), x.dtype.type(0)
-        for k in range(len(x)):
-            x[k] = np.exp(x[k] - largest)
-            total += x[k]
-        for k in range(len(x)):
-            x[k] /= total
+    """Replace logits [K, T] by their map over K."""
+    K, T = x.shape
+    if kind == SOFTMAX:
+        largest, total = x[0].copy(), np.zeros(T, x.dtype)
+        for k in range(1, K):
+            for t in range(T):
+                largest[t] = max(largest[t], x[k, t])
+        for k in range(K):
+            for t in range(T):
+                x[k, t] -= largest[t]
+        exponentials(x)
+        for k in range(K):
+            for t in range(T):
+                total[t] += x[k, t]
+        for k in range(K):
+            for t in range(T):
+                x[k, t] /= total[t]
+    elif kind == SIGMOID:
+        for k in range(K):
+            for t in range(T):
+                x[k, t] = -x[k, t]
+        exponentials(x)
+        for k in range(K):
+            for t in range(T):
+                x[k, t] = 1 / (1 + x[k, t])
 
 
 @compiled
 def _map_backward(kind: int, x: np.ndarray, g: np.ndarray) -> None:
-    """Replace the gradient `g` of a map's values x [K] by that of its logits."""
+    """Replace the gradient `g` of a map's values x [K, T] by that of its logits."""
+    K, T = x.shape
+    along = np.zeros(T, x.dtype)
     if kind == SIGMOID:
-        for k in range(len(x)):
-            g[k] *= (1 - x[k]) * x[k]
+        for k in range(K):
+            for t in range(T):
+                g[k, t] *= (1 - x[k, t]) * x[k, t]
     elif kind == SOFTMAX:
-        along = x.dtype.type(0)
-        for k in range(len(x)):
-            along += g[k] * x[k]
-        for k in range(len(x)):
-            g[k] = x[k] * (g[k] - along)
+        for k in range(K):
+            for t in range(T):
+                along[t] += g[k, t] * x[k, t]
+        for k in range(K):
+            for t in range(T):
+                g[k, t] = x[k, t] * (g[k, t] - along[t])
 
 
 @compiled
 def _start(H: MatrixForm, x: np.ndarray) -> None:
-    """Replace the logits [S·S] of a matrix by the positive matrix that the passes divide."""
-    S, of = int(math.sqrt(len(x))), x.dtype.type
+    """Replace the logits [S·S, T] of matrices by the positive matrices that the passes divide."""
+    (K, T), of = x.shape, x.dtype.type
+    S = int(math.sqrt(K))
     if H.kind == SOFTMAX:
-        for i in range(S):
-            _map(SOFTMAX, x[i * S : (i + 1) * S])
+        for i in range(0, K, S):
+            _map(SOFTMAX, x[i : i + S])
         x += of(H.start)
         return
-    for k in range(len(x)):
-        x[k] = min(max(x[k], of(-H.clip)), of(H.clip)) / of(H.tau)
-    shift, total = max(x.max() - of(LARGEST), of(0)), of(0)
-    for k in range(len(x)):
-        x[k] = np.exp(x[k] - shift)
-        total += x[k]
-    x /= max(total * of(math.exp(-LARGEST)), of(1))
+    shift, total = np.zeros(T, x.dtype), np.zeros(T, x.dtype)
+    for k in range(K):
+        for t in range(T):
+            x[k, t] = min(max(x[k, t], of(-H.clip)), of(H.clip)) / of(H.tau)
+            shift[t] = max(shift[t], x[k, t] - of(LARGEST))
+    for k in range(K):
+        for t in range(T):
+            x[k, t] -= shift[t]
+    exponentials(x)
+    for k in range(K):
+        for t in range(T):
+            total[t] += x[k, t]
+    for k in range(K):
+        for t in range(T):
+            x[k, t] /= max(total[t] * of(math.exp(-LARGEST)), of(1))
 
 
 @compiled
 def _start_backward(H: MatrixForm, K: np.ndarray, logits: np.ndarray, g: np.ndarray) -> None:
-    """Replace the gradient `g` [S·S] of K by that of the logits."""
+    """Replace the gradient `g` [S·S, T] of K by that of the logits."""
     S, of = int(math.sqrt(len(K))), K.dtype.type
     if H.kind == SOFTMAX:
         for i in range(0, S * S, S):
             _map_backward(SOFTMAX, K[i : i + S] - of(H.start), g[i : i + S])
         return
     for k in range(len(K)):
-        g[k] *= K[k] / of(H.tau) if abs(logits[k]) <= of(H.clip) else of(0)
+        for t in range(K.shape[1]):
+            slope = K[k, t] / of(H.tau)
+            g[k, t] *= slope if abs(logits[k, t]) <= of(H.clip) else of(0)
 
 
 @compiled
-def _laid_out(H: MatrixForm, started: np.ndarray, K: np.ndarray) -> None:
-    """Started matrices [T, S·S] → K [S, S, T], the side that is divided first as its rows."""
-    S = len(K)
-    for t in range(len(started)):
-        for i in range(S):
-            for j in range(S):
-                entry = max(started[t, i * S + j], K.dtype.type(MIN_ENTRY))
-                if H.columns_first:
-                    K[j, i, t] = entry
-                else:
-                    K[i, j, t] = entry
+def _entry(S: int, is_turned: bool, i: int, j: int) -> int:
+    """Place in a matrix [S·S] of its entry i, j, or of j, i."""
+    return j * S + i if is_turned else i * S + j
 
 
 @compiled
-def _entry(H: MatrixForm, S: int, i: int, j: int) -> int:
-    """Place among coefficients of the entry that row i and column j of the passes' result is."""
-    return 2 * S + (j * S + i if H.columns_first != H.transposed else i * S + j)
+def _laid_out(H: MatrixForm, started: np.ndarray) -> np.ndarray:
+    """Started matrices [S·S, T] → K [S, S, T], the side that is divided first as its rows."""
+    S, T = int(math.sqrt(len(started))), started.shape[1]
+    K = np.empty((S, S, T), started.dtype)
+    for i in range(S):
+        for j in range(S):
+            entry = _entry(S, H.columns_first, i, j)
+            for t in range(T):
+                K[i, j, t] = max(started[entry, t], K.dtype.type(MIN_ENTRY))
+    return K
 
 
 @compiled
-def _means(x: np.ndarray, C: int, means: np.ndarray) -> None:
+def means_of(x: np.ndarray, C: int, means: np.ndarray) -> None:
     """Streams [T, S, P·C] → their means [T, S·C] over P positions."""
     T, S, M = x.shape
     share = x.dtype.type(C) / x.dtype.type(M)
@@ -130,7 +160,7 @@ def _means(x: np.ndarray, C: int, means: np.ndarray) -> None:
 
 
 @compiled
-def _add_means_backward(of_means: np.ndarray, C: int, of_x: np.ndarray) -> None:
+def add_means_backward(of_means: np.ndarray, C: int, of_x: np.ndarray) -> None:
     """Add to the gradient of streams [T, S, P·C] that of their means [T, S·C]."""
     T, S, M = of_x.shape
     share = of_x.dtype.type(C) / of_x.dtype.type(M)
@@ -142,131 +172,124 @@ def _add_means_backward(of_means: np.ndarray, C: int, of_x: np.ndarray) -> None:
 
 
 @compiled
-def _add_to_logits(
-    z: np.ndarray, values: np.ndarray, alpha: np.ndarray, form: Form, scales: np.ndarray,
-    logits: np.ndarray,
-) -> None:  # fmt: skip
-    """Divide products φ z by the root mean square of z, and add α times these values to logits.
-
-    z [T·G, W] and products [T·G, R], which become the values, → scales [T·G]; logits [T, K].
-    """
-    (I, W), R, of = z.shape, values.shape[1], z.dtype.type  # noqa: E741
-    G = I // max(1, len(logits))
-    for i in range(I):
-        total = of(0)
-        for w in range(W):
-            total += z[i, w] * z[i, w]
-        scale = 1 / np.sqrt(total / of(W) + of(form.eps))
-        scales[i] = scale
-        for r in range(R):
-            value = values[i, r] * scale
-            values[i, r] = value
-            k = r * G + i % G
-            logits[i // G, k] += alpha[k] * (np.tanh(value) if form.per_stream else value)
+def _logits(
+    form: Form, values: np.ndarray, alpha: np.ndarray, b: np.ndarray, logits: np.ndarray
+) -> None:
+    """b + α·values, or b + α tanh(values): [K, T] → [K, T]; b without values [0, T]."""
+    K, T = logits.shape
+    for k in range(K):
+        for t in range(T):
+            logits[k, t] = b[k]
+    if len(values):
+        bent = values
+        if form.per_stream:
+            bent = np.empty_like(values)
+            tangents(values, bent)
+        for k in range(K):
+            for t in range(T):
+                logits[k, t] += alpha[k] * bent[k, t]
 
 
 @compiled
 def _logits_backward(
-    z: np.ndarray, values: np.ndarray, alpha: np.ndarray, form: Form, scales: np.ndarray,
-    of_logits: np.ndarray, of_products: np.ndarray, of_z: np.ndarray, of_alpha: np.ndarray,
-) -> None:  # fmt: skip
-    """Gradients of `_add_to_logits`: of products, and added to those of z and α."""
-    (I, W), R, of = z.shape, values.shape[1], z.dtype.type  # noqa: E741
-    G = I // max(1, len(of_logits))
-    for i in range(I):
-        along, scale = of(0), scales[i]
-        for r in range(R):
-            k, value = r * G + i % G, values[i, r]
-            of_logit, slope = of_logits[i // G, k], of(1)
-            if form.per_stream:
-                bent = np.tanh(value)
-                of_alpha[k] += of_logit * bent
-                slope -= bent * bent
-            else:
-                of_alpha[k] += of_logit * value
-            of_value = of_logit * alpha[k] * slope
-            along += of_value * value
-            of_products[i, r] = of_value * scale
-        along *= scale * scale / of(W)
-        for w in range(W):
-            of_z[i, w] -= along * z[i, w]
+    form: Form, values: np.ndarray, alpha: np.ndarray, g: np.ndarray, of_alpha: np.ndarray
+) -> None:
+    """Replace the gradient `g` [K, T] of logits by that of values, and add that of α."""
+    K, T = g.shape
+    bent = values
+    if form.per_stream:
+        bent = np.empty_like(values)
+        tangents(values, bent)
+    for k in range(K):
+        total = values.dtype.type(0)
+        for t in range(T):
+            total += g[k, t] * bent[k, t]
+            g[k, t] *= alpha[k]
+        of_alpha[k] += total
+        if form.per_stream:
+            for t in range(T):
+                g[k, t] *= 1 - bent[k, t] * bent[k, t]
 
 
 @compiled
-def _map_tile(form: Form, x: np.ndarray, coefficients: np.ndarray) -> None:
-    """Replace logits [T, K] by their maps, and write the coefficients except H_res."""
-    (T, K), S, of = x.shape, form.streams, x.dtype.type
-    for n in range(T if K else 0):
-        _map(form.pre.kind, x[n, :S])
-        for s in range(S):
-            coefficients[n, s] = of(form.pre.scale) * x[n, s] + of(form.pre.added)
-        if K > S:
-            _map(form.post.kind, x[n, S : 2 * S])
-            for s in range(S, 2 * S):
-                coefficients[n, s] = of(form.post.scale) * x[n, s] + of(form.post.added)
-            if form.H.passes:
-                _start(form.H, x[n, 2 * S :])
-            else:
-                coefficients[n, 2 * S :] = x[n, 2 * S :]
+def _coefficients(form: Form, maps: np.ndarray, coefficients: np.ndarray) -> None:
+    """Replace logits [K, T] by their maps, and write the coefficients [T, K]."""
+    (K, T), S, of = maps.shape, form.streams, maps.dtype.type
+    if K == 0:
+        return
+    _map(form.pre.kind, maps[:S])
+    rest = maps[2 * S :]
+    if K > S:
+        _map(form.post.kind, maps[S : 2 * S])
+        if form.H.passes:
+            _start(form.H, rest)
+            rest = _normalised(form, rest)
+    for t in range(T):
+        for k in range(S):
+            coefficients[t, k] = of(form.pre.scale) * maps[k, t] + of(form.pre.added)
+        for k in range(S, min(2 * S, K)):
+            coefficients[t, k] = of(form.post.scale) * maps[k, t] + of(form.post.added)
+        for k in range(2 * S, K):
+            coefficients[t, k] = rest[k - 2 * S, t]
 
 
 @compiled
-def _map_tile_backward(form: Form, maps: np.ndarray, g: np.ndarray) -> None:
-    """Replace the gradient `g` [T, K] of coefficients by that of logits, except of H_res."""
-    (T, K), S, of = maps.shape, form.streams, maps.dtype.type
-    for n in range(T if K else 0):
-        for s in range(S):
-            g[n, s] *= of(form.pre.scale)
-        _map_backward(form.pre.kind, maps[n, :S], g[n, :S])
-        if K > S:
-            for s in range(S, 2 * S):
-                g[n, s] *= of(form.post.scale)
-            _map_backward(form.post.kind, maps[n, S : 2 * S], g[n, S : 2 * S])
+def _coefficients_backward(form: Form, maps: np.ndarray, logits: np.ndarray, g: np.ndarray) -> None:
+    """Replace the gradient `g` [K, T] of coefficients by that of logits."""
+    K, S, of = len(maps), form.streams, maps.dtype.type
+    if K == 0:
+        return
+    g[:S] *= of(form.pre.scale)
+    _map_backward(form.pre.kind, maps[:S], g[:S])
+    if K > S:
+        g[S : 2 * S] *= of(form.post.scale)
+        _map_backward(form.post.kind, maps[S : 2 * S], g[S : 2 * S])
+        if form.H.passes:
+            _normalised_backward(form, maps[2 * S :], logits[2 * S :], g[2 * S :])
 
 
 @compiled
-def _normalise(form: Form, started: np.ndarray, coefficients: np.ndarray) -> None:
-    """Write H_res [T, S·S] into coefficients, from the started matrices."""
-    S, T, passes = form.streams, len(started), form.H.passes
-    K = np.empty((S, S, T), started.dtype)
-    _laid_out(form.H, started, K)
+def _normalised(form: Form, started: np.ndarray) -> np.ndarray:
+    """Started matrices → H_res, [S·S, T] each."""
+    S, passes, K = form.streams, form.H.passes, _laid_out(form.H, started)
     scales = scales_of_passes(K, passes, form.H.floor, form.H.added)
     rows, columns = scales[passes - 1 + passes % 2], scales[passes - passes % 2]
+    result = np.empty_like(started)
     for i in range(S):
         for j in range(S):
-            entry = _entry(form.H, S, i, j)
-            for t in range(T):
-                coefficients[t, entry] = rows[i, t] * K[i, j, t] * columns[j, t]
+            entry = _entry(S, form.H.columns_first != form.H.transposed, i, j)
+            for t in range(started.shape[1]):
+                result[entry, t] = rows[i, t] * K[i, j, t] * columns[j, t]
+    return result
 
 
 @compiled
-def _normalise_backward(form: Form, started: np.ndarray, logits: np.ndarray, g: np.ndarray) -> None:
-    """Replace the gradient `g` [T, K] of H_res by that of its logits [T, S·S]."""
-    S, T, passes = form.streams, len(started), form.H.passes
-    K, of_H = np.empty((S, S, T), started.dtype), np.empty((S, S, T), started.dtype)
-    _laid_out(form.H, started, K)
+def _normalised_backward(
+    form: Form, started: np.ndarray, logits: np.ndarray, g: np.ndarray
+) -> None:
+    """Replace the gradient `g` of H_res by that of its logits, [S·S, T] each."""
+    S, K = form.streams, _laid_out(form.H, started)
+    of_H = np.empty_like(K)
     for i in range(S):
         for j in range(S):
-            entry = _entry(form.H, S, i, j)
-            for t in range(T):
-                of_H[i, j, t] = g[t, entry]
-    scales = scales_of_passes(K, passes, form.H.floor, form.H.added)
+            of_H[i, j] = g[_entry(S, form.H.columns_first != form.H.transposed, i, j)]
+    scales = scales_of_passes(K, form.H.passes, form.H.floor, form.H.added)
     of_K = passes_backward(K, scales, of_H, form.H.added)
     for i in range(S):
         for j in range(S):
-            entry = 2 * S + (j * S + i if form.H.columns_first else i * S + j)
-            for t in range(T):
-                g[t, entry] = of_K[i, j, t]
-    for t in range(T):
-        _start_backward(form.H, started[t], logits[t], g[t, 2 * S :])
+            g[_entry(S, form.H.columns_first, i, j)] = of_K[i, j]
+    _start_backward(form.H, started, logits, g)
 
 
 @compiled
-def _parts(kept: np.ndarray, N: int, K: int, R: int, G: int) -> tuple[np.ndarray, ...]:
-    """What `forward` keeps: logits and maps [N, K], values [N·G, R], scales [N·G], means."""
-    a, b = N * K, 2 * N * K + N * G * R
-    parts = kept[:a].reshape(N, K), kept[a : 2 * a].reshape(N, K), kept[2 * a : b].reshape(N * G, R)
-    return parts[0], parts[1], parts[2], kept[b : b + N * G], kept[b + N * G :]
+def _parts(
+    kept: np.ndarray, first: int, last: int, K: int, R: int, G: int, inputs: int
+) -> tuple[np.ndarray, ...]:
+    """What `forward` keeps of a tile: maps [K, T], values [R·G, T], scales [T·G], means."""
+    T, width = last - first, K + R * G + G + inputs
+    tile = kept[first * width : last * width]
+    a, b, c = K * T, (K + R * G) * T, (K + R * G + G) * T
+    return tile[:a].reshape(K, T), tile[a:b].reshape(R * G, T), tile[b:c], tile[c:]
 
 
 @compiled
@@ -276,34 +299,26 @@ def forward(
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
     """(streams, reads [N, M], coefficients, `kept` for `backward`)."""
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
-    K, G, has_means = len(b), S if form.per_stream else 1, form.channels < M
+    K, G = len(b), S if form.per_stream else 1
+    inputs = S * form.channels if form.channels < M else 0
     streams = np.empty_like(x) if form.writes else x
     reads, coefficients = np.empty((N, M), kind), np.empty((N, K), kind)
-    inputs = S * form.channels if has_means else 0
-    kept = np.empty(N * (2 * K + G * R + G + inputs), kind)
-    logits, maps, values, scales, flat = _parts(kept, N, K, R, G)
-    means = flat.reshape(N, inputs)
-    z = (flat if has_means else streams.reshape(-1)).reshape(N * G, W)
+    kept = np.empty(N * (K + R * G + G + inputs), kind)
     for first in range(0, N, TILE):
         last = min(first + TILE, N)
         new, given, made = streams[first:last], c[first:last], coefficients[first:last]
+        maps, values, scales, means = _parts(kept, first, last, K, R, G, inputs)
         if form.mixes:
             mix(given[:, 2 * S :], given[:, S : 2 * S], x[first:last], y[first:last], new)
         elif form.writes:
             add_to_streams(x[first:last], given[:, S : 2 * S], y[first:last], new)
-        if has_means:
-            _means(new, form.channels, means[first:last])
-        logits[first:last] = b
+        if inputs:
+            means_of(new, form.channels, means.reshape(last - first, inputs))
         if R:
-            rows, found = z[first * G : last * G], values[first * G : last * G]
-            product_with_rows(rows, phi, found)
-            _add_to_logits(
-                rows, found, alpha, form, scales[first * G : last * G], logits[first:last]
-            )
-        maps[first:last] = logits[first:last]
-        _map_tile(form, maps[first:last], made)
-        if form.H.passes and K > S:
-            _normalise(form, maps[first:last, 2 * S :], made)
+            rows = (means if inputs else new.reshape(-1)).reshape((last - first) * G, W)
+            normed_products(rows, phi, form.eps, scales, values)
+        _logits(form, values, alpha, b, maps)
+        _coefficients(form, maps, made)
         weighted_sum(given[:, :S] if form.late else made[:, :S], new, reads[first:last])
     return streams, reads, coefficients, kept
 
@@ -316,53 +331,41 @@ def backward(
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
     """The gradients of x, y, c, φ, b and α."""
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
-    K, G, has_means = len(b), S if form.per_stream else 1, form.channels < M
-    logits, maps, values, scales, flat = _parts(kept, N, K, R, G)
-    z = (flat if has_means else streams.reshape(-1)).reshape(N * G, W)
+    K, G = len(b), S if form.per_stream else 1
+    inputs = S * form.channels if form.channels < M else 0
     of_x, of_y, of_c = np.empty_like(x), np.empty_like(y), np.zeros_like(c)
     of_phi, of_b, of_alpha = np.zeros_like(phi), np.zeros_like(b), np.zeros_like(alpha)
-    of_weights, scratch = (
-        np.empty((TILE, S), kind),
-        np.empty((TILE if form.mixes else 0, S, M), kind),
-    )
+    of_weights = np.empty((TILE, S), kind)
+    scratch = np.empty((TILE if form.mixes else 0, S, M), kind)
     for first in range(0, N, TILE):
         last = min(first + TILE, N)
         T, new, given = last - first, streams[first:last], c[first:last]
-        g, of_read = of_coefficients[first:last].copy(), of_reads[first:last]
-        weights = given[:, :S] if form.late else coefficients[first:last, :S]
+        maps, values, scales, means = _parts(kept, first, last, K, R, G, inputs)
+        of_read, g, logits = of_reads[first:last], np.empty((K, T), kind), np.empty((K, T), kind)
         row_products(of_read, new, of_weights[:T])
+        for k in range(K):
+            for t in range(T):
+                g[k, t] = of_coefficients[first + t, k]
         if form.late:
             of_c[first:last, :S] = of_weights[:T]
         else:
-            g[:, :S] += of_weights[:T]
-        _map_tile_backward(form, maps[first:last], g)
-        if form.H.passes and K > S:
-            _normalise_backward(form, maps[first:last, 2 * S :], logits[first:last, 2 * S :], g)
-        for t in range(T):
-            for k in range(K):
-                of_b[k] += g[t, k]
+            g[:S] += of_weights[:T].T
+        if form.H.passes:
+            _logits(form, values, alpha, b, logits)
+        _coefficients_backward(form, maps, logits, g)
+        for k in range(K):
+            of_b[k] += g[k].sum()
         of_new = scratch[:T] if form.mixes else of_x[first:last]
+        weights = given[:, :S] if form.late else coefficients[first:last, :S]
         add_to_streams(of_streams[first:last], weights, of_read, of_new)
         if R:
-            rows, found = z[first * G : last * G], values[first * G : last * G]
-            of_products = np.empty((T * G, R), kind)
-            spread = np.zeros((T if has_means else 0) * S * form.channels, kind)
-            of_z = (spread if has_means else of_new.reshape(-1)).reshape(T * G, W)
-            _logits_backward(
-                rows,
-                found,
-                alpha,
-                form,
-                scales[first * G : last * G],
-                g,
-                of_products,
-                of_z,
-                of_alpha,
-            )
-            add_product(of_products, phi, of_z)
-            add_product(np.ascontiguousarray(of_products.T), rows, of_phi)
-            if has_means:
-                _add_means_backward(of_z.reshape(T, S * form.channels), form.channels, of_new)
+            _logits_backward(form, values, alpha, g, of_alpha)
+            rows = (means if inputs else new.reshape(-1)).reshape(T * G, W)
+            spread = np.zeros((T if inputs else 0) * inputs, kind)
+            of_rows = (spread if inputs else of_new.reshape(-1)).reshape(T * G, W)
+            normed_products_backward(rows, phi, scales, values, g, of_rows, of_phi)
+            if inputs:
+                add_means_backward(spread.reshape(T, inputs), form.channels, of_new)
         if form.writes:
             row_products(y[first:last], of_new, of_c[first:last, S : 2 * S])
             weighted_sum(given[:, S : 2 * S], of_new, of_y[first:last])

@@ -45,3 +45,17 @@ class Form(NamedTuple):
     pre: WeightForm
     post: WeightForm
     H: MatrixForm
+
+
+class PredictionForm(NamedTuple):
+    """A prediction as numbers."""
+
+    channels: int
+    """C: routers depend on means over the M/C positions."""
+    eps: float
+    has_residual: bool
+    """Whether the output y of a function includes its input."""
+    writes: bool = True
+    """Whether streams are corrected."""
+    reads: bool = True
+    """Whether streams are predicted; if not, I + P is empty."""

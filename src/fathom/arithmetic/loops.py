@@ -9,6 +9,8 @@ float type.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fathom.system.compiled import compiled, compiled_in_order
@@ -20,20 +22,90 @@ def load() -> None:
     row_products(one[0], one, one[0].copy())
 
 
+# --- exponentials --------------------------------------------------------------------------------
+# numba calls the C library for each number. These loops are vectorised, in the written order, so
+# that all machines compute the same digits. float64 is for tests alone.
+
+SHIFT = 1.5 * 2.0**23
+"""Added to a small number, its last bits are the nearest integer."""
+SHIFT_BITS = int(np.float32(SHIFT).view(np.int32))
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+# Coefficients of polynomials, the highest first (Cephes: expf, tanhf).
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 0.16666665459, 0.5)
+TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -0.333332819422)
+
+
+@compiled_in_order
+def _exp(x: np.float32) -> np.float32:
+    """e^x with an error below a unit in the last place; NaN stays NaN."""
+    of = np.float32
+    x = of(-104) if x < of(-104) else x
+    x = of(89) if x > of(89) else x
+    shifted = of(x * of(math.log2(math.e)) + of(SHIFT))
+    power, whole = shifted.view(np.int32) - np.int32(SHIFT_BITS), shifted - of(SHIFT)
+    rest = x - whole * of(LN2_HIGH) - whole * of(LN2_LOW)
+    p = of(EXP[0])
+    for k in range(1, len(EXP)):
+        p = p * rest + of(EXP[k])
+    p = p * (rest * rest) + rest + of(1)
+    # 2^power in two factors: one would overflow before the product does.
+    half, bias, shift = power >> np.int32(1), np.int32(127), np.int32(23)
+    first = np.int32((half + bias) << shift).view(np.float32)
+    second = np.int32((power - half + bias) << shift).view(np.float32)
+    return p * first * second
+
+
+@compiled_in_order
+def _tanh(x: np.float32) -> np.float32:
+    """Tanh of x with an error of two units in the last place; NaN stays NaN."""
+    of = np.float32
+    size, square = abs(x), x * x
+    p = of(TANH[0])
+    for k in range(1, len(TANH)):
+        p = p * square + of(TANH[k])
+    large = of(1) - of(2) / (_exp(size + size) + of(1))
+    large = -large if x < of(0) else large
+    return p * square * x + x if size < of(0.625) else large
+
+
+@compiled_in_order
+def exponentials(x: np.ndarray) -> None:
+    """Replace x [K, T] by e^x."""
+    for k in range(len(x)):
+        row = x[k]
+        if x.itemsize == 4:
+            for t in range(len(row)):
+                row[t] = _exp(np.float32(row[t]))
+        else:
+            for t in range(len(row)):
+                row[t] = np.exp(row[t])
+
+
+@compiled_in_order
+def tangents(x: np.ndarray, bent: np.ndarray) -> None:
+    """Tanh of x: [K, T] → [K, T]."""
+    for k in range(len(x)):
+        row, result = x[k], bent[k]
+        if x.itemsize == 4:
+            for t in range(len(row)):
+                result[t] = _tanh(np.float32(row[t]))
+        else:
+            for t in range(len(row)):
+                result[t] = np.tanh(row[t])
+
+
 # --- norms ----------------------------------------------------------------------------------------
 
 
 @compiled
-def norm_scales(x: np.ndarray, eps: float) -> np.ndarray:
-    """1/√(mean of x² + eps) [N, 1] of the rows of x [N, F]."""
+def norm_scales(x: np.ndarray, eps: float, scales: np.ndarray) -> None:
+    """1/√(mean of x² + eps) of the rows of x: [N, F] → [N]."""
     N, F = x.shape
-    scales = np.empty((N, 1), x.dtype)
     for n in range(N):
         total = x.dtype.type(0)
         for f in range(F):
             total += x[n, f] * x[n, f]
-        scales[n, 0] = 1 / np.sqrt(total / x.dtype.type(F) + x.dtype.type(eps))
-    return scales
+        scales[n] = 1 / np.sqrt(total / x.dtype.type(F) + x.dtype.type(eps))
 
 
 # --- streams: of T sets, written to the last argument ---------------------------------------------
@@ -174,6 +246,48 @@ def product_with_rows(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> None
             for f in range(F):
                 total += a[i, f] * b[j, f]
             product[i, j] = total
+
+
+# --- normed products of a tile --------------------------------------------------------------------
+# Of T sets with G rows each, and R rows of φ. A result has the sets last: entry r·G + g of a set.
+
+
+@compiled
+def normed_products(
+    rows: np.ndarray, phi: np.ndarray, eps: float, scales: np.ndarray, values: np.ndarray
+) -> None:
+    """RMSNorm(rows) φᵀ: [T·G, W], [R, W] → scales of the norm [T·G] and values [R·G, T]."""
+    (I, R), T = (len(rows), len(phi)), values.shape[1]  # noqa: E741
+    G, products = I // T, np.empty((I, R), rows.dtype)
+    product_with_rows(rows, phi, products)
+    norm_scales(rows, eps, scales)
+    for r in range(R):
+        for g in range(G):
+            for t in range(T):
+                values[r * G + g, t] = products[t * G + g, r] * scales[t * G + g]
+
+
+@compiled
+def normed_products_backward(
+    rows: np.ndarray, phi: np.ndarray, scales: np.ndarray, values: np.ndarray,
+    of_values: np.ndarray, of_rows: np.ndarray, of_phi: np.ndarray,
+) -> None:  # fmt: skip
+    """Add the gradients of rows and φ, from the gradient of values."""
+    (I, W), R, T = rows.shape, len(phi), values.shape[1]  # noqa: E741
+    G = I // T
+    along, of_products = np.zeros((G, T), rows.dtype), np.empty((R, I), rows.dtype)
+    for r in range(R):
+        for g in range(G):
+            k = r * G + g
+            for t in range(T):
+                along[g, t] += of_values[k, t] * values[k, t]
+                of_products[r, t * G + g] = of_values[k, t] * scales[t * G + g]
+    for i in range(I):
+        factor = along[i % G, i // G] * scales[i] * scales[i] / rows.dtype.type(W)
+        for w in range(W):
+            of_rows[i, w] -= factor * rows[i, w]
+    add_product(of_products.T, phi, of_rows)
+    add_product(of_products, rows, of_phi)
 
 
 # --- Sinkhorn's passes ----------------------------------------------------------------------------

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
+from fathom.arithmetic.forms import PredictionForm
+from fathom.arithmetic.prediction import Prediction
 from fathom.connections.component_types import SeveralStreams
 from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
     by_stream,
-    root_mean_square,
 )
 from fathom.init import Constant, Normal, Parameter
 from fathom.settings import Number, Settings
@@ -52,10 +55,8 @@ SMALLEST_SQUARE = 2.0**-126
 class Router(NamedTuple):
     """The parameters of one layer."""
 
-    gain: Array
-    """γ [C]"""
-    weight: Array
-    """R [S, C]"""
+    route: Array
+    """R ∘ γ/C [S, C]"""
     predict: Array
     """A [S·S, S]"""
     correct: Array
@@ -69,11 +70,13 @@ class AltUpState(NamedTuple):
     projections: Array
     """[S − 1, C, C], of the output"""
     streams: Array
-    """[N, S, M]; after the layer has read, the prediction"""
+    """[N, S, M]: the prediction, and at the end the streams."""
+    m: Array
+    """[N, M]: the layer's input."""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     passed: Arrays = ()
-    """I + P [N, S, S] of every layer that has read, for the trace: without gradients."""
+    """I + P [N, S·S] of every layer, for the trace: without gradients."""
 
 
 @dataclass(frozen=True)
@@ -98,38 +101,57 @@ class AltUpConnection(Connection):
             **{f"connection.{n}": Parameter(s, start, is_matrix=True) for n, s in shapes.items()},
         }
 
+    @cached_property
+    def between(self) -> Prediction:
+        """The function between two layers."""
+        context = self.context
+        form = PredictionForm(context.width, float(self.settings.eps), context.has_residual)
+        return Prediction(form)
+
+    @cached_property
+    def opening(self) -> Prediction:
+        """The function before the first layer."""
+        return Prediction(self.between.form._replace(writes=False))
+
+    @cached_property
+    def closing(self) -> Prediction:
+        """The function after the last layer."""
+        return Prediction(self.between.form._replace(reads=False))
+
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
     ) -> AltUpState:
-        names = ("router_gain", "router", "predict", "correct")
-        stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
+        L, C = self.context.layers, self.context.width
+        gain = ops.reshape(params["connection.router_gain"], (L, 1, C))
+        routes = params["connection.router"] * gain / C
+        stacks = (routes, params["connection.predict"], params["connection.correct"])
+        routers = tuple(Router(*layer) for layer in zip(*map(ops.unstack, stacks), strict=True))
         weights = ops.unstack(params["connection.open_projections"])
         opened = ops.stack([x, *(projected(ops, x, weight, x) for weight in weights)])
-        return AltUpState(
-            tuple(Router(*layer) for layer in zip(*stacks, strict=True)),
-            params["connection.close_projections"],
-            self.context.by_set(ops, opened),
-            x.shape,
+        streams = self.context.by_set(ops, opened)
+        state = AltUpState(routers, params["connection.close_projections"], streams, x, x.shape)
+        y = ops.constant(np.zeros((0, streams.shape[2])))
+        return self.passed(ops, state, self.opening, y, 0, 0)
+
+    def passed(
+        self, ops: Ops, state: AltUpState, function: Prediction, y: Array, k: int, following: int
+    ) -> AltUpState:
+        """The state after layer k returned y, and before the following layer reads."""
+        of, ahead = state.routers[k], state.routers[following]
+        streams, m, H = ops.custom_vjp(
+            function, state.streams, y, of.route, of.correct, ahead.route, ahead.predict
         )
+        passed = (*state.passed, ops.stop_gradient(H)) if function.form.reads else state.passed
+        return state._replace(streams=streams, m=m, passed=passed)
 
     def read(self, ops: Ops, state: AltUpState, k: int) -> tuple[Array, AltUpState]:
-        N, S, _ = state.streams.shape
-        router = state.routers[k]
-        routed = self.routed(ops, router, state.streams[:, 0])
-        P = ops.reshape(ops.linear(routed, router.predict), (N, S, S))
-        H = ops.identity_like(P) + P
-        predicted = ops.matmul(H, state.streams)
-        passed = (*state.passed, ops.stop_gradient(H))
-        m = ops.reshape(predicted[:, 0], state.shape)
-        return m, state._replace(streams=predicted, passed=passed)
+        return ops.reshape(state.m, state.shape), state
 
     def write(self, ops: Ops, state: AltUpState, k: int, y: Array) -> AltUpState:
-        (N, S, M), router = state.streams.shape, state.routers[k]
-        first, y = state.streams[:, 0], ops.reshape(y, (N, M))
-        whole, added = (y, y - first) if self.context.has_residual else (first + y, y)
-        weights = 1 + ops.linear(self.routed(ops, router, whole), router.correct)
-        written = ops.reshape(weights, (N, S, 1)) * ops.reshape(added, (N, 1, M))
-        return state._replace(streams=state.streams + written)
+        N, _, M = state.streams.shape
+        is_last = k + 1 == self.context.layers
+        function, following = (self.closing, k) if is_last else (self.between, k + 1)
+        return self.passed(ops, state, function, ops.reshape(y, (N, M)), k, following)
 
     def close(self, ops: Ops, state: AltUpState) -> Array:
         first, *others = by_stream(ops, state.streams, state.shape)
@@ -139,24 +161,16 @@ class AltUpConnection(Connection):
 
     def trace(self, ops: Ops, params: dict[str, Array], state: AltUpState) -> MixingTrace:
         S = self.settings.streams
-        of_first = (state.shape[0], -1, S, S)
+        by_layer = [ops.reshape(H, (state.shape[0], -1, S, S)) for H in state.passed]
         return MixingTrace(
-            H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
-            H_res_of_one=ops.stack([ops.reshape(H, of_first)[0] for H in state.passed]),
+            H_res=ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer]),
+            H_res_of_one=ops.stack([H[0] for H in by_layer]),
             streams=by_stream(ops, state.streams, state.shape),
             weights=None,
             base=None,
             gates=None,
             embedding=None,
         )
-
-    def routed(self, ops: Ops, router: Router, z: Array) -> Array:
-        """r(z) [N, S] of z [N, M]; if positions are pooled, of the mean of z over them."""
-        (N, M), C = z.shape, self.context.width
-        if M > C:
-            z = ops.mean(ops.reshape(z, (N, M // C, C)), axis=1)
-        normed = z / root_mean_square(ops, z, self.settings.eps) * router.gain
-        return ops.tanh(ops.linear(normed / C, router.weight))
 
 
 def projected(ops: Ops, x: Array, weight: Array, like: Array) -> Array:

@@ -182,13 +182,17 @@ def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:
     The streams are divided by the largest |x| first, so squares do not overflow before x does.
     """
     S, C = streams.shape[0], streams.shape[-1]
-    x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, -1, C))
-    difference = ops.max(ops.abs(x - x[:1]))
-    unit = x / ops.maximum(ops.l2_norm(x), 1e-15)
-    # Σ_{s≠t} x_s·x_t = |Σ_s x_s|² − Σ_s |x_s|²; a stream of zeros has cosine 0 with any other.
-    total = ops.sum(unit, axis=0)
-    pairs = ops.sum(total * total, axis=-1) - ops.sum(ops.sum(unit * unit, axis=-1), axis=0)
-    return difference, ops.mean(pairs, axis=0) / (S * (S - 1))
+    x = ops.reshape(streams / ops.largest_size(streams), (S, -1, C))
+    difference = ops.largest_size(x - x[:1])
+    by_position = ops.transpose(x, (1, 0, 2))
+    products = ops.matmul(by_position, ops.transpose(by_position, (0, 2, 1)))
+    squares = ops.sum(products * ops.identity_like(products), axis=-1, keepdims=True)
+    # A stream of zeros has cosine 0 with any other.
+    inverse = 1 / ops.sqrt(ops.maximum(squares, 1e-30))
+    cosines = products * inverse * ops.transpose(inverse, (0, 2, 1))
+    totals = ops.sum(ops.sum(cosines, axis=-1), axis=-1)
+    own = ops.sum(ops.sum(cosines * ops.identity_like(products), axis=-1), axis=-1)
+    return difference, ops.mean(totals - own, axis=0) / (S * (S - 1))
 
 
 def readout_shares(ops: Ops, streams: Array, weights: Array) -> Array:
@@ -197,7 +201,7 @@ def readout_shares(ops: Ops, streams: Array, weights: Array) -> Array:
     `weights` [S] or [S, N]. Inner products are means over positions; the shares sum to one.
     """
     S, N = (*weights.shape, 1)[:2]
-    x = ops.reshape(streams / ops.max(ops.abs(streams)), (S, N, -1))
+    x = ops.reshape(streams / ops.largest_size(streams), (S, N, -1))
     parts = ops.reshape(ops.reshape(weights, (S, N, 1)) * x, (S, -1))
     along = ops.sum(parts * ops.sum(parts, axis=0), axis=-1)
     return along / ops.sum(along, axis=0)

@@ -170,7 +170,6 @@ class MlxOps:
     sqrt = staticmethod(mx.sqrt)
     abs = staticmethod(mx.abs)
     tril = staticmethod(mx.tril)
-    max = staticmethod(mx.max)
     largest = staticmethod(partial(mx.max, keepdims=True))
     maximum = staticmethod(mx.maximum)
     sum = staticmethod(mx.sum)
@@ -217,6 +216,9 @@ class MlxOps:
 
     def clip(self, x: array, bound: float) -> array:
         return mx.clip(x, -bound, bound)
+
+    def largest_size(self, x: array) -> array:
+        return mx.max(mx.abs(x))
 
     def identity_like(self, x: array) -> array:
         return mx.eye(x.shape[-1], dtype=x.dtype)

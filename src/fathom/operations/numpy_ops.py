@@ -24,7 +24,6 @@ class NumpyOps:
     sqrt = staticmethod(np.sqrt)
     abs = staticmethod(np.abs)
     tril = staticmethod(np.tril)
-    max = staticmethod(np.max)
     largest = staticmethod(partial(np.max, keepdims=True))
     maximum = staticmethod(np.maximum)
     sum = staticmethod(np.sum)
@@ -44,6 +43,9 @@ class NumpyOps:
 
     def relu(self, x: np.ndarray) -> np.ndarray:
         return np.maximum(x, 0)
+
+    def largest_size(self, x: np.ndarray) -> np.ndarray:
+        return np.max(np.abs(x))
 
     def sigmoid(self, x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))

@@ -106,8 +106,8 @@ class Ops(Protocol):
 
     def abs(self, x: Array) -> Array: ...
 
-    def max(self, x: Array) -> Array:
-        """The largest entry, a scalar."""
+    def largest_size(self, x: Array) -> Array:
+        """The largest |x|, a scalar, for metrics: it need not have a gradient."""
 
     def largest(self, x: Array, axis: int) -> Array:
         """The largest entries along an axis, which is kept with size 1."""

@@ -38,7 +38,6 @@ class TorchOps:
     sqrt = staticmethod(torch.sqrt)
     abs = staticmethod(torch.abs)
     tril = staticmethod(torch.tril)
-    max = staticmethod(torch.max)
     maximum = staticmethod(torch.clamp_min)
     sum = staticmethod(torch.sum)
     mean = staticmethod(torch.mean)
@@ -82,6 +81,10 @@ class TorchOps:
 
     def largest(self, x: Tensor, axis: int) -> Tensor:
         return x.amax(axis, keepdim=True)
+
+    def largest_size(self, x: Tensor) -> Tensor:
+        least, most = torch.aminmax(x)  # one pass, which stores no |x|
+        return torch.maximum(most, -least)
 
     def l2_norm(self, x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
