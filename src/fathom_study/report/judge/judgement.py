@@ -195,7 +195,7 @@ def make_plan(
     else:
         kept, lacking = _kept(Path(base.results), project, quick=quick)
     check_is_no_report_folder(out)
-    if kept is None and not (quick or check):
+    if kept is None and not (quick or check or (track and not track.kept)):
         raise ConfigError(
             f"{base.results}/tables/cells.csv: missing, so there is no connection to compare with; "
             f"in a clone restore it with git checkout {base.results}, or add --quick to train the "
