@@ -14,8 +14,11 @@ from fathom_study.board.rows import rows_of
 from fathom_study.board.scoring import numbers_of, plain_cells_left
 from fathom_study.board.submission import read_submission
 from fathom_study.cli import main
+from fathom_study.cli.judge import FULL_CONFIG
 from fathom_study.config import Cell, installed_backends
+from fathom_study.report.judge.judgement import make_plan
 from fathom_study.runs.bundle import unpack, write_bundle
+from fathom_study.runs.training import run_cell
 from tests.support.own_connections import PLAIN, write
 from tests.support.runs import seal
 
@@ -57,6 +60,12 @@ def made(tmp_path_factory):
             "mine.py",
             PLAIN.replace("return function(x0, functions)", "return function(x0, functions, 0.9)"),
         )
+        # In this process, which has loaded the framework; the command then trains nothing.
+        out, smoke = Path("results/judge/Class/track-smoke"), track.load_track("smoke")
+        how = {"seeds": 3, "quick": False, "check": False, "track": smoke}
+        plan = make_plan(FULL_CONFIG, "mine.py:Class", {}, out, **how)
+        for cell in plan.to_train():
+            run_cell(plan.config.spec(cell), plan.folder(cell))
         main([*CALL, *AUTHOR])
     return home
 
@@ -94,8 +103,19 @@ def unpacked():
     return {cell: Path("unpacked") / cell.path() for cell in cells}
 
 
-def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, capsys):
+def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, monkeypatch, capsys):
     """Its seals, its hashes and its numbers fit the forged curve: only a training finds it."""
+    run_child = check._run_child
+
+    def kept_child(work, *options):
+        """The child of the first call; another would train the same run again."""
+        if not Path("work").exists():
+            assert run_child(work, *options) == ""
+            shutil.copytree(work, "work")
+        shutil.copytree("work", work, dirs_exist_ok=True)
+        return ""
+
+    monkeypatch.setattr(check, "_run_child", kept_child)
     main(["board", "check", str(SUBMITTED), "--commit", "c0ffee"])
     said = capsys.readouterr().out
     assert "numbers: recomputed from the curves" in said

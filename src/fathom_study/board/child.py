@@ -14,7 +14,6 @@ from pathlib import Path
 from fathom.connections.module import OwnCode
 from fathom.settings import Positive, Settings, validate
 from fathom.system.errors import UserError, fail
-from fathom_study.board.scoring import work_of
 from fathom_study.config import Compute, parse_spec, read_yaml
 from fathom_study.runs.contract import plain_problem, without_data
 from fathom_study.runs.training import run_cell
@@ -54,11 +53,13 @@ def main(file: str) -> None:
     """Do a job, and write its results into this folder."""
     job = validate(Job, read_yaml(file), file)
     limit(job)
+    from fathom_study.backends.torch_counting import work_over  # it loads PyTorch
+
     spec = parse_spec(job.spec, file)
     problem = without_data(Problem(spec))
     with OwnCode(spec.connection.module):
         try:
-            counts = work_of(problem, plain_problem(problem))
+            counts = work_over(problem, plain_problem(problem))
         except (RuntimeError, NotImplementedError):  # it reads numbers, which have no count
             counts = None
     write_json(Path(COUNTS), {"counts": counts})

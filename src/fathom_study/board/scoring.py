@@ -20,7 +20,6 @@ from fathom_study.board.track import BACKEND, Track
 from fathom_study.config import Cell, Config
 from fathom_study.runs.folder import read_manifest, read_rows
 from fathom_study.runs.run import Run
-from fathom_study.tasks import Problem
 
 Verdict = Literal["better", "equivalent", "worse", "undecided"]
 VERDICTS = get_args(Verdict)
@@ -109,17 +108,6 @@ def numbers_of(track: Track, label: str, folders: Mapping[Cell, Path]) -> Number
     ends = {name: None if pd.isna(row[name]) else float(row[name]) for name in names}
     counts["outside"] = int(row["outside"])
     return Numbers(verdict=row["verdict"], answer=row["answer"], **counts, **ends)
-
-
-def work_of(problem: Problem, plain: Problem) -> tuple[float, float]:
-    """Operations and bytes of a step over the plain network's, counted; executes the user's file.
-
-    Raises RuntimeError or NotImplementedError for a pass that reads numbers.
-    """
-    from fathom_study.backends.torch_counting import count_step  # it loads PyTorch
-
-    ours, theirs = count_step(problem), count_step(plain)
-    return ours.operations / theirs.operations, ours.bytes / theirs.bytes
 
 
 def differing(ours: Settings, theirs: Settings, tolerance: float) -> Sequence[tuple[str, Any, Any]]:

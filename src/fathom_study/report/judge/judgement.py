@@ -35,7 +35,6 @@ from fathom_study.board.scoring import (
     numbers_of,
     plain_cells_left,
     tables_of,
-    work_of,
 )
 from fathom_study.board.submission import BOARD, Author, label_of, write_submission
 from fathom_study.board.track import Track
@@ -317,6 +316,8 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
 
 def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     """Time and operations of a step over the plain network's, and gradients of both by layer."""
+    from fathom_study.backends.torch_counting import work_over  # it loads PyTorch
+
     plain = plain_problem(problem)
     # Alternate, and take the fastest of each: other load on the machine only slows.
     turns = [[time_problem(p, backend) for p in (problem, plain)] for _ in range(TURNS)]
@@ -326,7 +327,7 @@ def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     spread = f"{number(ratios[0], 3)} to {number(ratios[-1], 3)} in single turns"
     yield Check(COST, f"{number(cost, 3)} times the plain network's time ({spread})", value=cost)
     try:  # without numbers, on a device without memory
-        for name, ratio in zip((OPERATIONS, BYTES), work_of(problem, plain), strict=True):
+        for name, ratio in zip((OPERATIONS, BYTES), work_over(problem, plain), strict=True):
             yield Check(name, f"{number(ratio)} times the plain network's", value=ratio)
     except (RuntimeError, NotImplementedError) as error:
         why = f"not counted on tensors without numbers: {one_line(str(error), 100)}"
