@@ -30,7 +30,6 @@ from fathom_study.board.child import COUNTS, RUN, Job
 from fathom_study.board.scoring import differing, numbers_of, plain_cells_left
 from fathom_study.board.submission import (
     LOG,
-    MANIFEST,
     MAX_FILE_BYTES,
     PACKAGES,
     RUNS,
@@ -39,7 +38,7 @@ from fathom_study.board.submission import (
     read_submission,
     versions_of,
 )
-from fathom_study.board.track import Track, open_track
+from fathom_study.board.track import MANIFEST, Track, open_track
 from fathom_study.config import Cell, Compute, Spec
 from fathom_study.metrics.steps import Row
 from fathom_study.runs.bundle import BundleError, make_rows, unpack

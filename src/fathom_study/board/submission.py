@@ -25,14 +25,14 @@ from fathom.settings import (
 from fathom.system.errors import UserError
 from fathom.system.text import digits
 from fathom_study.board.scoring import Numbers, numbers_of
-from fathom_study.board.track import Date, Track
+from fathom_study.board.track import MANIFEST, Date, Track
 from fathom_study.config import Cell, Config, ConfigError, read_yaml
 from fathom_study.runs.bundle import write_bundle
 from fathom_study.runs.folder import Manifest, read_manifest
 from fathom_study.system.files import write_json, write_text
 
-MANIFEST, RUNS, LOG, PACKAGES = "submission.json", "runs.tar.xz", "JUDGE.md", "packages.txt"
-"""The record; the bundle of curves; the judgement; the installed packages."""
+RUNS, LOG, PACKAGES = "runs.tar.xz", "JUDGE.md", "packages.txt"
+"""The bundle of curves; the judgement; the installed packages."""
 
 BOARD = Path("board")
 """Folder of the submissions, board/TRACK/NAME."""

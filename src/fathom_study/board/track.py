@@ -36,6 +36,9 @@ TRACKS = Path(__file__).parents[1] / "project" / "tracks"
 ORDER = ("quick", "standard", "long", "code", "gpu")
 """The tracks in the order of the board; others follow."""
 
+MANIFEST = "submission.json"
+"""The record of a submission."""
+
 BACKEND = "torch"
 """A connection of a user's is a PyTorch module."""
 
@@ -151,6 +154,9 @@ def track_names() -> list[str]:
     return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
 
 
-def track_files() -> list[Path]:
-    """Files of all tracks."""
-    return [TRACKS / f"{name}.yaml" for name in track_names()]
+def board_files(board: str | None) -> list[str]:
+    """The files that a board is made of: tracks and submissions; none without a board."""
+    if not board:
+        return []
+    tracks = [TRACKS / f"{name}.yaml" for name in track_names()]
+    return [str(file) for file in (*tracks, *sorted(Path(board).glob(f"*/*/{MANIFEST}")))]
