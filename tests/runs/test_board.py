@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fathom.connections.module import FOLDER
+from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.board import check, track
 from fathom_study.board.rows import rows_of
@@ -256,7 +257,8 @@ def test_the_board_groups_rows_and_names_who_replicated_them(home):
     assert [row.withdrawn for row in found.withdrawn] == ["a mistake"]
 
 
-def test_kept_runs_of_the_plain_network_are_not_asked_for_again(home):
+def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch, capsys):
+    monkeypatch.setattr("fathom_study.report.judge.judgement.TURNS", 1)
     plain = track.load_track("smoke")
     seeds = {"smoke": {"seeds": [0, 1]}}
     config = plain.config({"results": "results/judge/plain-network/smoke", "studies": seeds})
@@ -269,3 +271,10 @@ def test_kept_runs_of_the_plain_network_are_not_asked_for_again(home):
     # Kept scores and trained ones are the same runs here, so the numbers are.
     numbers = numbers_of(beside, "class", own)
     assert numbers == read_submission(SUBMITTED).numbers
+
+    write_derived(config, Path("kept/tables"))
+    write("tracks/smoke.yaml", json.dumps({**SMOKE, "kept": True, "reference": "kept"}))
+    main([*CALL[:-1]])
+    said = capsys.readouterr()
+    assert "every chosen cell is trained" in said.err
+    assert f"Class: smoke: {numbers.verdict}, " in said.out
