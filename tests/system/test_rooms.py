@@ -16,7 +16,7 @@ ROOMS = {
     ),
     STUDY: (
         "system", "models", "metrics", "spec", "datasets", "batch", "tasks", "config", "optimizers",
-        "backends", "train", "runs", "analysis", "report", "cli", "preload", "__main__",
+        "backends", "train", "runs", "analysis", "board", "report", "cli", "preload", "__main__",
     ),
 }  # fmt: skip
 """Rooms of each package from bottom to top, in the order of the drawing in CONTRIBUTING."""

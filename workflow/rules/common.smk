@@ -51,6 +51,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] in ("fathom"
 from fathom.system.errors import UserError, broken_link, fail, of_system
 from fathom_study import datasets, preload
 from fathom_study.analysis.tables import BY_STUDY
+from fathom_study.board.track import board_files
 from fathom_study.config import BACKENDS, check_config, installed_backends, load_config
 from fathom_study.config.load import is_resolved, write_resolved
 from fathom_study.report.drawing.figure_manifest import (
@@ -129,6 +130,7 @@ if IS_MAIN:
 # The list of bundles that an import refused, and the table of step times, if they exist.
 REFUSED = [str(file) for file in [refused_file(Path(STORE))] if file.exists()]
 STEP_TIMES = [CONFIG.step_times] if CONFIG.step_times else []
+BOARD = board_files(CONFIG.board)
 for file in STEP_TIMES:
     if not Path(file).is_file():
         fail(f"step_times: {file} is missing; make it with benchmarks/steps.py, or leave it out")

@@ -11,6 +11,7 @@ rule reports:
         figures_wanted,
         KEPT,
         REFUSED,
+        BOARD,
         config=f"{RESULTS}/config.json",
         published=PUBLISHED,
         templates=TEMPLATES,

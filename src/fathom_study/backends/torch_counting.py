@@ -94,3 +94,12 @@ def count_step(problem: Problem) -> Count:
         torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
 
     return count(step)
+
+
+def work_over(problem: Problem, plain: Problem) -> tuple[float, float]:
+    """Operations and bytes of a step over those of another problem.
+
+    Raises RuntimeError or NotImplementedError for a pass that reads numbers.
+    """
+    ours, theirs = count_step(problem), count_step(plain)
+    return ours.operations / theirs.operations, ours.bytes / theirs.bytes

@@ -15,7 +15,7 @@ import typer
 
 from fathom import __version__
 from fathom.system.errors import UserError, fail, fail_for_interrupt, fail_for_missing, of_system
-from fathom_study.cli import bundles, cost, data, judge, library, results, training
+from fathom_study.cli import board, bundles, cost, data, judge, library, results, training
 
 app = typer.Typer(
     help="Train networks with different residual connections; test published claims about them.",
@@ -43,7 +43,7 @@ def _options(version: Version = False) -> None:
     pass
 
 
-for part in (training, library, cost, judge, bundles, data, results):
+for part in (training, library, cost, judge, board, bundles, data, results):
     app.add_typer(part.app)
 
 UsageError = typer.BadParameter.__base__

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fathom.settings import validate
 from fathom.system.errors import fail
 from fathom_study.cli.options import (
     ConfigFiles,
@@ -22,6 +23,7 @@ from fathom_study.cli.training import train_left
 from fathom_study.config import ConfigError, parse_yaml
 
 if TYPE_CHECKING:
+    from fathom_study.board.submission import Author
     from fathom_study.config import Compute
     from fathom_study.report.judge.judgement import Plan
     from fathom_study.runs.contract import Check
@@ -52,7 +54,20 @@ def judge(
             "--check", help="Only check the contract and the cost of a step; no data set."
         ),
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; intervals need three.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of seeds; intervals need three.", show_default="3"),
+    ] = None,
+    track: Annotated[
+        str, typer.Option(help="Use the settings and seeds of a track of the board: docs/board.md.")
+    ] = "",
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Write a submission to the board; needs --track.")
+    ] = False,
+    who: Annotated[str, typer.Option(help="Your name on the board.")] = "",
+    licence: Annotated[
+        str, typer.Option(help="Licence of your file, by its SPDX name, such as MIT.")
+    ] = "",
     config: ConfigFiles = [],  # noqa: B006, typer copies it
     jobs: Jobs = 1,
     device: Device = None,
@@ -66,11 +81,19 @@ def judge(
     Executes your file, which may lie anywhere. Checks its contract, trains it on text and on group
     products at the scale of the kept result, and writes a page: its worth in steps of the plain
     network, its effective depth, and its row among all connections; with --quick, beside the plain
-    network alone. The last line is the verdict. The same command resumes where it stopped.
+    network alone; with --track, at the settings of the board. The last line is the verdict. The
+    same command resumes where it stopped.
     """
+    from fathom_study.board.track import open_track
     from fathom_study.report.judge.judgement import make_plan, write_judgement
     from fathom_study.runs.train_all import specs_left
 
+    author = _author(track, who, licence, check=check) if submit or who or licence else None
+    if author and not submit:
+        raise ConfigError("--who and --licence belong to a submission; add --submit")
+    if track and (quick or seeds or config):
+        raise ConfigError("--track has its own settings and seeds; omit --quick, --seeds, --config")
+    chosen = open_track(track) if track else None
     arguments = parse_yaml(settings, "--settings")
     if not isinstance(arguments, dict):
         raise ConfigError("--settings: must be a mapping, such as '{streams: 2}'")
@@ -78,8 +101,11 @@ def judge(
     # Other settings have another folder, as in TwoStreams-start-0.5.
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
     named = Path("results/judge") / "-".join(filter(None, parts))
-    folder = out or named / ("quick" if quick else "")
-    plan = make_plan(files, module, arguments, folder, seeds=seeds, quick=quick, check=check)
+    folder = out or named / (f"track-{track}" if track else "quick" if quick else "")
+    count = len(chosen.seeds) if chosen else seeds or 3
+    plan = make_plan(
+        files, module, arguments, folder, seeds=count, quick=quick, check=check, track=chosen
+    )
     compute = changed(plan.config.compute, device=device)
     if not check:
         plan.config.check_trains()
@@ -93,12 +119,37 @@ def judge(
     train_left(specs, plan.folder, compute, jobs, brief=quick)
     options = ["--settings", settings] if arguments else []
     options += [part for file in config for part in ("--config", str(file))]
+    options += ["--track", track] if track else []
     options += ["--quick"] if quick else []
     options += ["--out", str(out)] if out else []
     command = shlex.join(["fathom", "judge", module, *options])
     pages, verdict = write_judgement(plan, checks, PAGE, command)
+    if author and chosen:
+        from fathom_study.report.judge.judgement import submit as write
+
+        made = write(plan, chosen, module, arguments, author, checks)
+        last = (
+            f"made {made}; next: fathom board check {made}, then open a pull request that adds it"
+        )
+        typer.echo(last, err=True)
     for line in (*pages, verdict):
         typer.echo(str(line))
+
+
+def _author(track: str, who: str, licence: str, *, check: bool) -> Author:
+    """Who submits. Raises ConfigError naming the option that is missing or wrong."""
+    from fathom_study.board.submission import Author
+
+    if check:
+        raise ConfigError("--submit needs trained runs; omit --check")
+    needed = {
+        "--track NAME": track,
+        "--who NAME": who.strip(),
+        "--licence SPDX, such as MIT": licence.strip(),
+    }
+    if missing := [option for option, value in needed.items() if not value]:
+        raise ConfigError("\n".join(f"--submit needs {option}" for option in missing))
+    return validate(Author, {"who": who.strip(), "licence": licence.strip()}, "--submit")
 
 
 def _checks(plan: Plan, compute: Compute) -> dict[str, list[Check]]:

@@ -136,6 +136,11 @@ class Config(Settings):
         None,
         description="folder of a reference result; reports show its verdicts first; null: none",
     )
+    board: Annotated[Folder | None, Nullable] = Field(
+        None,
+        exclude_if=not_,
+        description="folder of submissions, board/TRACK/NAME; with it the report has BOARD.md",
+    )
     step_times: Annotated[File | None, Nullable] = Field(
         None,
         exclude_if=not_,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -23,16 +23,24 @@ from fathom.connections.module import FOLDER, is_inside, own_code, split_name
 from fathom.system.errors import UserError
 from fathom.system.text import one_line
 from fathom_study import tasks
-from fathom_study.analysis.effective_depth import effective_depth_table
-from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.pairs import ONE_RATE
 from fathom_study.analysis.run_tables import cells_table
 from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
-from fathom_study.analysis.tables import counted, read_table, save_tables, scores_of
-from fathom_study.analysis.worth import worth_table
+from fathom_study.analysis.tables import read_table, save_tables, scores_of
 from fathom_study.backends import Backend
-from fathom_study.config import Cell, Compute, Config, ConfigError, load_config
+from fathom_study.board.rows import TrackRows, row_of, rows_of, with_row
+from fathom_study.board.scoring import (
+    beside_kept,
+    kept_cells,
+    numbers_of,
+    plain_cells_left,
+    tables_of,
+)
+from fathom_study.board.submission import BOARD, Author, label_of, write_submission
+from fathom_study.board.track import Track
+from fathom_study.config import Cell, Compute, Config, ConfigError, load_config, read_yaml
 from fathom_study.report.integrity.kept import BUNDLES
+from fathom_study.report.judge.forest import Place, forest
 from fathom_study.report.pages.render import check_numbers, environment_of, fill
 from fathom_study.report.pages.reports import check_is_no_report_folder
 from fathom_study.report.tables.formatting import number
@@ -62,6 +70,9 @@ from fathom_study.runs.validate import validate_run
 from fathom_study.system.files import write_text
 from fathom_study.tasks import Problem
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
 DEPTHS = {"released": 12, "state": 8}
 """Studies to judge in, and the depth in each; without it, the deepest below it in the config."""
 
@@ -75,6 +86,12 @@ PLAIN = Path("results/judge/plain-network")
 
 COST = "cost of a step"
 """Name of the check that measures the time of a step relative to the plain network's."""
+
+OPERATIONS, BYTES = "operations of a step", "bytes of a step"
+"""Names of the checks that count the work of a step relative to the plain network's."""
+
+FIGURE = "JUDGE.svg"
+"""File of the figure, beside the page."""
 
 VANISHING = 1e10
 """Largest ratio of gradients of two layers that is not flagged."""
@@ -99,6 +116,10 @@ class Plan:
     seeds: int
     project: Path
     """Folder of the project, for links to its documents."""
+    track: Track | None = None
+    """The track of the board whose settings these are."""
+    plain_left: tuple[Cell, ...] = ()
+    """Cells of a track's plain network that are not kept."""
 
     @property
     def name(self) -> str:
@@ -108,6 +129,8 @@ class Plan:
     @property
     def more_seeds(self) -> int | None:
         """A larger number of seeds to judge by; None if the kept result has no more."""
+        if self.track:
+            return None
         there = max(len(study.seeds) for study in self.config.studies.values())
         more = self.seeds + 2 if self.kept is None else min(self.seeds + 2, there)
         return more if more > self.seeds else None
@@ -115,7 +138,7 @@ class Plan:
     def depth(self, study: str) -> int:
         """Depth to judge at in a study: the deepest up to that of DEPTHS, else the smallest."""
         depths = self.config.studies[study].depths
-        return max((d for d in depths if d <= DEPTHS[study]), default=min(depths))
+        return max((d for d in depths if d <= DEPTHS.get(study, d)), default=min(depths))
 
     def cells(self, study: str, variant: str = "", depth: int | None = None) -> list[Cell]:
         """Cells of a variant, by default the connection, at the seeds to judge by."""
@@ -125,12 +148,15 @@ class Plan:
 
     def folder(self, cell: Cell) -> Path:
         """The run folder of a cell; runs of the plain network serve every connection."""
-        return run_folder(Path(self.config.results) if cell.variant == self.label else PLAIN, cell)
+        if cell.variant == self.label:
+            return run_folder(Path(self.config.results), cell)
+        return run_folder(PLAIN / self.track.name if self.track else PLAIN, cell)
 
     def to_train(self) -> list[Cell]:
         """Cells of the connection; without a kept result, also those of the plain network."""
         cells = [cell for study in self.config.studies for cell in self.cells(study)]
-        if self.kept is None:
+        cells += self.plain_left
+        if self.kept is None and not self.track:
             for name, study in self.config.studies.items():
                 plain = self.config.plain(name)
                 for rung in study.rungs(plain).values():
@@ -149,36 +175,39 @@ def make_plan(
     seeds: int,
     quick: bool,
     check: bool,
+    track: Track | None = None,
 ) -> Plan:
-    """Plan for FILE.py:NAME.
+    """Plan for FILE.py:NAME, at the settings of `files`, or of a track.
 
     Raises ConfigError, also if no result is kept, unless `quick`, or `check` for checks alone.
     """
     # In a clone the default config is a link, and what it names lies beside its target.
     project = files[0].resolve().parent
-    base = load_config(files)
-    judging = [name for name in DEPTHS if name in base.studies]
+    read = track.config if track else partial(load_config, files)
+    base = read()
+    judging = [name for name in (base.studies if track else DEPTHS) if name in base.studies]
     if not judging or any(base.plain(name) is None for name in judging):
         wanted = " nor ".join(DEPTHS)
         raise ConfigError(f"{files[-1]}: has neither {wanted} with a plain network to compare with")
-    kept, lacking = _kept(Path(base.results), project, quick=quick)
+    if track and not track.kept:
+        kept, lacking = None, "the track trains its own plain network"
+    else:
+        kept, lacking = _kept(Path(base.results), project, quick=quick)
     check_is_no_report_folder(out)
-    if kept is None and not (quick or check):
+    if kept is None and not (quick or check or (track and not track.kept)):
         raise ConfigError(
             f"{base.results}/tables/cells.csv: missing, so there is no connection to compare with; "
             f"in a clone restore it with git checkout {base.results}, or add --quick to train the "
             "plain network here"
         )
     there = max(len(base.studies[study].seeds) for study in judging)
-    if kept and seeds > there:
+    if kept and seeds > there and not track:
         raise ConfigError(
             f"--seeds: {seeds} exceeds the kept result's {there}; use fewer or add --quick"
         )
     file, name = split_name(module)
-    label = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    if any(label in base.studies[study].labels for study in judging):
-        label = f"own_{label}"
-    path = f"{_recorded(file)}:{name}"
+    label = label_of(name, base)
+    path = f"{_recorded(file, alone=track is not None)}:{name}"
     connection = {"module": path, "settings": dict(arguments)}  # arguments may share our names
     studies: dict[str, Any] = dict.fromkeys(base.studies)
     for study in judging:
@@ -190,13 +219,15 @@ def make_plan(
         if quick and not settings.ladder:
             # Evaluate only at the end: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
+    labels = _labels_in(files) if track else {}
     changes = {
-        "results": str(out), "reference": None, "labels": {label: name}, "studies": studies,
+        "results": str(out), "reference": None, "labels": {**labels, label: name},
+        "studies": studies,
         "compute": {"data": _beside(base.compute.data, project)},
         "step_times": base.step_times and _beside(base.step_times, project),
     }  # fmt: skip
     try:
-        config = load_config(files, changes)
+        config = read(changes)
     except ConfigError as error:
         # No file has the variant: report its problems without a path, once for all studies.
         place = re.compile(rf"^.*: studies\.[^:]*\.variants\.{label}: ")
@@ -209,13 +240,23 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    return Plan(config, path, label, kept, lacking, not check, seeds, project)
+    left = tuple(plain_cells_left(track)) if track else ()
+    return Plan(config, path, label, kept, lacking, not check, seeds, project, track, left)
 
 
-def _recorded(file: str) -> str:
-    """The path by which runs record a file; its name alone if it is outside of this folder."""
+def _labels_in(files: Sequence[Path]) -> dict[str, str]:
+    """Display names of variants in config files: those of the board's rows."""
+    named = (read_yaml(file).get("labels") or {} for file in files)
+    return {key: text for labels in named for key, text in labels.items()}
+
+
+def _recorded(file: str, *, alone: bool) -> str:
+    """The path by which runs record a file; its name if it is outside of this folder, or `alone`.
+
+    Submissions record the name alone, since each has a folder of its own.
+    """
     path = Path(os.path.relpath(file)).as_posix()
-    if is_inside(path):
+    if is_inside(path) and not alone:
         return path
     os.environ[FOLDER] = str(Path(file).absolute().parent)
     return Path(file).name
@@ -275,7 +316,7 @@ def _check(plan: Plan, study: str, compute: Compute) -> Iterator[Check]:
 
 def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     """Time and operations of a step over the plain network's, and gradients of both by layer."""
-    from fathom_study.backends.torch_counting import count_step  # it loads PyTorch
+    from fathom_study.backends.torch_counting import work_over  # it loads PyTorch
 
     plain = plain_problem(problem)
     # Alternate, and take the fastest of each: other load on the machine only slows.
@@ -286,11 +327,11 @@ def _measure(problem: Problem, backend: Backend) -> Iterator[Check]:
     spread = f"{number(ratios[0], 3)} to {number(ratios[-1], 3)} in single turns"
     yield Check(COST, f"{number(cost, 3)} times the plain network's time ({spread})", value=cost)
     try:  # without numbers, on a device without memory
-        ours, theirs = (count_step(p).operations for p in (problem, plain))
-        counted = f"{number(ours / theirs)} times the plain network's"
+        for name, ratio in zip((OPERATIONS, BYTES), work_over(problem, plain), strict=True):
+            yield Check(name, f"{number(ratio)} times the plain network's", value=ratio)
     except (RuntimeError, NotImplementedError) as error:
-        counted = f"not counted on tensors without numbers: {one_line(str(error), 100)}"
-    yield Check("operations of a step", counted)
+        why = f"not counted on tensors without numbers: {one_line(str(error), 100)}"
+        yield Check(OPERATIONS, why)
     by_layer = {"connection": problem, "plain": plain}
     shares = {name: gradients_by_layer(p, backend) for name, p in by_layer.items()}
     phrases = (f"{name} {number(g[0])} and {number(g[-1])}" for name, g in shares.items())
@@ -355,23 +396,31 @@ def write_judgement(
     """
     out, config = Path(plan.config.results), plan.config
     cells = _cells(plan)
-    depths = effective_depth_table(config, cells)
-    worth = worth_table(config, cells, depths, verdicts_of(config, cells))
+    worth, depths = tables_of(config, cells)
     tables = {"cells.csv": cells, "worth.csv": worth, "effective_depth.csv": depths}
     save_tables(tables, out / "tables")
     judged = [_judged(plan, name, checks[name], cells, worth, depths) for name in config.studies]
+    board = _board(plan, checks) if plan.track else None
+    drawn = forest(_places(plan, judged, board))
     check_numbers(templates)
     environment = environment_of(templates, config.labels)
     environment.globals |= {
         "plan": plan,
         "studies": judged,
+        "contract": list(_contract(judged)),
+        "groups": board.groups if board else {},
+        "figure": FIGURE,
+        "board_link": Path(os.path.relpath(BOARD, out)).as_posix(),
         "command": command,
         "confidence": round(100 * CONFIDENCE),
         "link": partial(_link, plan.project, out),
     }
     verdict = " ".join(fill(environment, "verdict.j2").split())
+    environment.globals |= {"verdict": verdict, "drawn": bool(drawn)}
     page, text = out / "JUDGE.md", fill(environment, "JUDGE.md.j2")
     write_text(page, text)
+    if drawn:
+        write_text(out / FIGURE, drawn)
     try:
         from markdown_it import MarkdownIt
     except ModuleNotFoundError:  # a workflow package; the Markdown is complete
@@ -381,10 +430,79 @@ def write_judgement(
         "JUDGE.html.j2",
         title=plan.name,
         css=(templates.parent / "page" / "page.css").read_text(encoding="utf-8"),
-        body=MarkdownIt("commonmark").enable("table").render(text),
+        body=_as_html(MarkdownIt("commonmark").enable("table"), text, drawn),
     )
     write_text(page.with_suffix(".html"), html)
     return [page, page.with_suffix(".html")], verdict
+
+
+def _as_html(parser: MarkdownIt, text: str, drawn: str) -> str:
+    """Markdown as HTML for a phone too: tables in boxes that scroll, and the figure inside."""
+    parser.add_render_rule("table_open", lambda *_: '<div class="table" tabindex="0">\n<table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+    html = parser.render(text).replace(' style="text-align:right"', ' class="n"')
+    return re.sub(rf'<p><img src="{FIGURE}"[^>]*></p>', lambda _: drawn, html)
+
+
+def _contract(judged: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """(name, text) of each check, once for studies in which it is the same."""
+    for name in dict.fromkeys(name for study in judged for name in study["checks"]):
+        texts = {s["name"]: s["checks"][name] for s in judged if name in s["checks"]}
+        if len({*texts.values()}) == 1:
+            yield name, next(iter(texts.values()))
+        else:
+            yield from ((f"{name}, {study}", text) for study, text in texts.items())
+
+
+def _board(plan: Plan, checks: Mapping[str, Sequence[Check]]) -> TrackRows:
+    """The board's rows of the plan's track, with the judged connection among them."""
+    track, labels = plan.track, plan.config.labels
+    runs = {cell: plan.folder(cell) for cell in plan.to_train()}
+    cost = _cost(checks[track.study_name])
+    numbers = numbers_of(track, plan.label, runs)
+    own = row_of(track, plan.name, "you", numbers, cost["time"], cost["operations"])
+    worth = records(read_table(plan.kept / "tables" / "worth.csv")) if plan.kept else ()
+    return with_row(rows_of(track, BOARD, worth, labels), own, labels)
+
+
+def _places(
+    plan: Plan, judged: Sequence[Mapping[str, Any]], board: TrackRows | None
+) -> Iterator[Place]:
+    """Rows of the figure: those of the board, or of the first study in which worth is known."""
+    labels = plan.config.labels
+    for row in (row for group in (board.groups if board else {}).values() for row in group):
+        name, ends = labels.get(row.connection, row.connection), (row.low, row.high)
+        yield Place(name, row.multiplier, *ends, is_own=row.who == "you")
+    known = (study for study in judged if any(row["worth"] for row in study["rows"]))
+    for row in next(known, {"rows": ()})["rows"] if board is None else ():
+        if row["worth"]:
+            name, worth = labels.get(row["variant"], row["variant"]), row["worth"]
+            ends = worth["low"], worth["high"]
+            yield Place(name, worth["multiplier"], *ends, is_own=row["variant"] == plan.label)
+
+
+def _cost(checks: Sequence[Check]) -> dict[str, float | None]:
+    """Time, operations and bytes of a step over the plain network's; None if not counted."""
+    values = {check.name: check.value for check in checks}
+    names = {"time": COST, "operations": OPERATIONS, "bytes": BYTES}
+    known = {key: values.get(name, math.nan) for key, name in names.items()}
+    return {key: None if math.isnan(value) else value for key, value in known.items()}
+
+
+def submit(
+    plan: Plan,
+    track: Track,
+    module: str,
+    arguments: Mapping[str, Any],
+    author: Author,
+    checks: Mapping[str, Sequence[Check]],
+) -> Path:
+    """Write the submission of a judgement at a track; returns its folder. Raises UserError."""
+    runs = {cell: plan.folder(cell) for cell in plan.to_train()}
+    log = Path(plan.config.results) / "JUDGE.md"
+    return write_submission(
+        track, module, arguments, author, runs, _cost(checks[track.study_name]), log
+    )[0]
 
 
 def _link(project: Path, out: Path, text: str, document: str) -> str:
@@ -406,18 +524,7 @@ def _cells(plan: Plan) -> pd.DataFrame:
     ours = cells_table(config, runs, {run.folder: read_rows(run.folder) for run in runs})
     if plan.kept is None:
         return ours
-    kept = counted(read_table(plan.kept / "tables" / "cells.csv"))
-    kept = kept[kept["backend"] == BACKEND]
-    chosen = []
-    for study in config.studies:
-        of_study = kept[kept["study"] == study]
-        plain = of_study[of_study["variant"] == config.plain(study)]
-        if plain.empty:
-            raise UserError(f"{plan.kept}/tables/cells.csv: has no plain network in {study}")
-        platform = plain["platform"].mode()[0]
-        mine = ours[ours["study"] == study].assign(platform=platform)
-        chosen += [of_study[of_study["platform"] == platform], mine]
-    return pd.concat([part.astype(object) for part in chosen], ignore_index=True).infer_objects()
+    return beside_kept(ours, kept_cells(plan.kept, config))
 
 
 def _judged(

@@ -28,7 +28,7 @@ from fathom_study.report.pages.render import (
     link_to,
     present_reference,
 )
-from fathom_study.report.pages.reports import DOCUMENTS
+from fathom_study.report.pages.reports import BOARD, DOCUMENTS
 from fathom_study.report.tables.claim_words import VerdictsPresenter
 from fathom_study.system.files import write_text
 
@@ -104,9 +104,9 @@ def _other_pages(config: Config) -> dict[str, str]:
 
 
 def reports_in(config: Config, folder: Path) -> list[str]:
-    """Paths of existing Markdown reports, from `folder`: results, studies, then all others."""
-    others = sorted({file.name for file in folder.glob("*.md")} - {FIRST})
-    known = [FIRST, *(f"studies/{name}.md" for name in config.studies)]
+    """Paths of existing Markdown reports, from `folder`: results, board, studies, all others."""
+    others = sorted({file.name for file in folder.glob("*.md")} - {FIRST, BOARD})
+    known = [FIRST, BOARD, *(f"studies/{name}.md" for name in config.studies)]
     return [*(name for name in known if (folder / name).is_file()), *others]
 
 

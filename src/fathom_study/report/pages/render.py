@@ -31,6 +31,7 @@ from fathom_study.analysis.statistics import CONFIDENCE, MIN_SEEDS
 from fathom_study.analysis.step_times import with_times_of_networks
 from fathom_study.analysis.tables import counted, read_table, read_with_times
 from fathom_study.analysis.worth import FUSED_WIDTH
+from fathom_study.board.rows import board_rows
 from fathom_study.config import Config
 from fathom_study.metrics.scores import LEARNED
 from fathom_study.report.figures import figures_of, figures_of_study, left_out
@@ -38,6 +39,7 @@ from fathom_study.report.figures.frames import sweeps
 from fathom_study.report.integrity.kept import REMEDY
 from fathom_study.report.pages.reports import CONFIG, VERDICTS_AND_TESTS, reports_of
 from fathom_study.report.tables import (
+    board_words,
     claim_words,
     effect_words,
     formatting,
@@ -66,7 +68,7 @@ TABLES = (
 )  # fmt: skip
 
 PHRASES = (
-    formatting, effect_words, worth_words, size_words, rate_words, claim_words,
+    formatting, effect_words, worth_words, size_words, rate_words, claim_words, board_words,
 )  # fmt: skip
 """Modules whose functions are filters of templates, under their own names."""
 
@@ -103,6 +105,7 @@ def environment_of_reports(
         "platforms": escape_rows(context["platforms"]),
         "uncounted": escape_rows(context["uncounted"]),
         "docs": link_to(config, templates.parent.parent / "docs"),
+        "board_link": link_to(config, Path(config.board or "")),
         "cited": lambda text, table, row: f"[{text}](tables/{table}.csv#L{row['line']})",
     }
     return environment
@@ -145,6 +148,9 @@ def build_context(
         "at_best_rate": AT_BEST_RATE,
         "worth": worth_words.present_worth(published.worth, tables["worth"]),
         "scale": scale,
+        "board": board_rows(Path(config.board), records(tables["worth"]), config.labels)
+        if config.board
+        else (),
         "long_steps": size_words.LONG,
         "least_gain": size_words.LEAST_GAIN,
         "fused_width": FUSED_WIDTH,

@@ -28,6 +28,9 @@ DOCUMENTS = (f"{DEFINITIONS.name}/*.md", "schemes.md")
 """Patterns of the files of docs/ that reports link to; the page includes them."""
 
 
+BOARD = "BOARD.md"
+"""Report of a config with a board."""
+
 NEEDS = {"index.html": ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}
 """Packages that the page and the paper need."""
 
@@ -94,9 +97,12 @@ class Report:
 def reports_of(config: Config, templates: Path) -> list[Report]:
     """All reports: one for `NAME.SUFFIX.j2`, one per study for `studies/STUDY.SUFFIX.j2`.
 
+    BOARD is only in the list if the config has a board.
     Raises ConfigError naming a folder without templates.
     """
     whole = [file.name for file in sorted(templates.glob("*.*.j2"))]
+    if not config.board:
+        whole = [name for name in whole if name != f"{BOARD}.j2"]
     pages = [f"studies/{file.name}" for file in sorted(templates.glob(f"studies/{STUDY}.*.j2"))]
     if not (whole or pages):
         raise ConfigError(

@@ -1,0 +1,60 @@
+"""Cells of the board's tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from fathom_study.board.rows import Row
+from fathom_study.report.tables.formatting import number
+from fathom_study.report.tables.worth_words import overhead
+
+GROUPS = {
+    "better": "Better than plain",
+    "equivalent": "Equal to plain",
+    "worse": "Worse than plain",
+    "undecided": "Undecided",
+}
+"""Titles of the groups of rows, by verdict."""
+
+
+def group_title(verdict: str) -> str:
+    """Title of a group of rows."""
+    return GROUPS[verdict]
+
+
+def step_multiplier(row: Row) -> str:
+    """Step multiplier with its interval, as in '1.12 (1.09 to 1.14)', or its end of the ladder."""
+    if row.answer == "at":
+        ends = "" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})"
+        return f"{row.multiplier:.2f}{ends}"
+    limits = {"below": row.least, "beyond": row.most}
+    if row.answer not in limits:
+        return "beyond both ends of the ladder" if row.answer == "both" else "none"
+    some = "" if row.outside == row.seeds else f" at {row.outside:.0f} of {row.seeds} seeds"
+    return f"{row.answer} {number(limits[row.answer])}{some}"
+
+
+def cost_of_step(cost: float) -> str:
+    """Cost of a step over the plain network's, as in '78 % more'; a dash if it is unknown."""
+    return overhead(cost) or "–"
+
+
+def seeds_of_asked(row: Row) -> str:
+    """Number of seeds with a score, of those that the track asks for."""
+    lost = f", {row.diverged} diverged" if row.diverged else ""
+    return f"{row.seeds} of {row.asked}{lost}"
+
+
+def has_width(rows: Iterable[Row]) -> bool:
+    """Whether a row has a cost at the larger width."""
+    return not all(math.isnan(row.at_width) for row in rows)
+
+
+def replicators(row: Row) -> str:
+    """Who repeated a submission, with the verdict where it differs; a dash for nobody."""
+    named: Sequence[str] = [
+        who if verdict == row.verdict else f"{who} ({verdict})"
+        for who, verdict in row.replicated_by
+    ]
+    return ", ".join(named) or "–"
