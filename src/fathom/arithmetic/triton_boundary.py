@@ -14,7 +14,7 @@ The type of streams is any float type. Sums and coefficients are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fathom.arithmetic import boundary
     from fathom.operations.ops import Array, Arrays, Ops
 
 ENTRIES = 4096
@@ -39,7 +38,8 @@ ENTRIES = 4096
 class Boundary(CustomVJP):
     """`boundary.Boundary` with C channels for each set of coefficients, and S a power of two."""
 
-    of: boundary.Boundary
+    of: Any
+    """A `boundary.Boundary`, whose module imports this one."""
 
     def forward(
         self, ops: Ops, x: Array, y: Array, c: Array, phi: Array, b: Array, alpha: Array
