@@ -240,7 +240,7 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    left = tuple(plain_cells_left(track)) if track else ()
+    left = tuple(plain_cells_left(track)) if track and not check else ()
     return Plan(config, path, label, kept, lacking, not check, seeds, project, track, left)
 
 
