@@ -163,6 +163,7 @@ FORGED = {
     "date": (lambda r: r.update(date="2025-12-31"), "date: 2025-12-31 is not between"),
     "licence": (lambda r: r.update(licence="my own!"), "licence: must be an SPDX identifier"),
     "file": (lambda r: r.update(file="../mine.py"), "file: must be the name of a Python file"),
+    "settings": (lambda r: r.update(settings={"layers": 3}), "layers: the network sets it"),
     "track": (lambda r: r.update(track="smok"), "unknown track 'smok'; did you mean 'smoke'?"),
     "a key": (lambda r: r.update(extra=1), "unknown key 'extra'"),
 }  # fmt: skip

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fathom.connections.module import FOLDER
-from fathom.settings import ConfigError
+from fathom.settings import ConfigError, validate
 from fathom.system.errors import UserError
 from fathom.system.text import digits, one_line
 from fathom_study import datasets
-from fathom_study.board.child import COUNTS, RUN, Job
+from fathom_study.board.child import COUNTS, RUN, Counts, Job
 from fathom_study.board.scoring import differing, numbers_of, plain_cells_left
 from fathom_study.board.submission import (
     LOG,
@@ -64,7 +64,7 @@ SCORE = 0.01
 """Tolerance of the score of a training on another processor, relative. On text no run that was
 trained again on another processor changed by half of it (docs/trust.md)."""
 
-MEMORY, FILE_SIZE = 16 * 2**30, 2**30
+MEMORY, FILE_SIZE = 16 * 2**30, 2**28
 """Limits of the child, bytes: address space, of which PyTorch reserves a few GB; size of a file."""
 
 NO_NETWORK = ("unshare", "--map-root-user", "--net", "--")
@@ -290,13 +290,15 @@ def _run_child(work: Path, job: Job, before: tuple[str, ...]) -> str:
             child.wait()
     if status == -signal.SIGXCPU:
         return f"takes longer than {job.seconds // 60} minutes, the limit of the track"
-    said = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+    with log.open("rb") as output:
+        output.seek(max(0, log.stat().st_size - 2000))
+        said = output.read().decode(errors="replace").strip().splitlines()
     return one_line(said[-1] if said else f"ended with status {status}") if status else ""
 
 
 def _wrong_counts(work: Path, submission: Submission) -> list[str]:
     """Problems of the counted operations and bytes."""
-    found = read_json(work / COUNTS).get("counts")
+    found = validate(Counts, read_json(work / COUNTS), COUNTS).counts
     said = [submission.cost.operations, submission.cost.bytes]
     pairs = zip(("operations", "bytes"), said, found or (None, None), strict=True)
     return [

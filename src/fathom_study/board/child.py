@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from fathom.connections.module import OwnCode
-from fathom.settings import Positive, Settings, validate
+from fathom.settings import Number, Positive, Settings, validate
 from fathom.system.errors import UserError, fail
 from fathom_study.config import Compute, parse_spec, read_yaml
 from fathom_study.runs.contract import plain_problem, without_data
@@ -22,6 +22,12 @@ from fathom_study.tasks import Problem
 
 COUNTS, RUN = "counts.json", "run"
 """Written here: operations and bytes of a step; the folder of the training."""
+
+
+class Counts(Settings):
+    """Operations and bytes of a step over the plain network's; null if they cannot be counted."""
+
+    counts: tuple[Number, Number] | None
 
 
 class Job(Settings):
@@ -62,7 +68,7 @@ def main(file: str) -> None:
             counts = work_over(problem, plain_problem(problem))
         except (RuntimeError, NotImplementedError):  # it reads numbers, which have no count
             counts = None
-    write_json(Path(COUNTS), {"counts": counts})
+    write_json(Path(COUNTS), Counts(counts=counts).model_dump())
     compute = Compute(data=job.data, device=job.device, threads=job.threads)
     run_cell(spec, Path(RUN), compute)
 

@@ -55,6 +55,11 @@ class Row(NamedTuple):
     """(who, verdict) of later submissions of the same file by others."""
     withdrawn: str = ""
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is the row of a judgement, which has no date as it was not submitted."""
+        return not self.date
+
 
 class TrackRows(NamedTuple):
     """A track and its rows by verdict; a group has no rank, so it is in the order of names."""

@@ -77,7 +77,9 @@ class Submission(Author):
     track: PlainText
     track_hash: PlainText
     file: Annotated[PlainText, AfterValidator(_is_file_name)]
-    name: PlainText = Field(pattern=r"^[A-Za-z_]\w*$", description="class or function in the file")
+    name: PlainText = Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="class or function in the file"
+    )
     digest: PlainText = Field(description="hash of the file")
     settings: dict[PlainText, Any] = Field({}, description="arguments of the class")
     date: Date
@@ -89,9 +91,9 @@ class Submission(Author):
 
     @property
     def module(self) -> TorchModule:
-        """The connection, by the recorded hash; its file is not read."""
+        """The connection, by the recorded hash; its file is not read. Raises ConfigError."""
         named = {"module": f"{self.file}:{self.name}", "digest": self.digest}
-        return TorchModule.model_validate({**named, "settings": self.settings})
+        return validate(TorchModule, {**named, "settings": self.settings}, MANIFEST, ("settings",))
 
 
 def read_submission(folder: Path) -> Submission:

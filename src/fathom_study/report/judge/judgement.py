@@ -240,7 +240,7 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    left = tuple(plain_cells_left(track)) if track else ()
+    left = tuple(plain_cells_left(track)) if track and not check else ()
     return Plan(config, path, label, kept, lacking, not check, seeds, project, track, left)
 
 
@@ -471,11 +471,12 @@ def _places(
     """Rows of the figure: those of the board, or of the first study in which worth is known."""
     labels = plan.config.labels
     for row in (row for group in (board.groups if board else {}).values() for row in group):
-        name, ends = labels.get(row.connection, row.connection), (row.low, row.high)
-        yield Place(name, row.multiplier, *ends, is_own=row.who == "you")
+        if row.answer == "at" and not row.at_best_rates:  # others are bounds, or named twice
+            name, ends = labels.get(row.connection, row.connection), (row.low, row.high)
+            yield Place(name, row.multiplier, *ends, is_own=row.is_judged)
     known = (study for study in judged if any(row["worth"] for row in study["rows"]))
     for row in next(known, {"rows": ()})["rows"] if board is None else ():
-        if row["worth"]:
+        if row["worth"] and row["worth"]["answer"] == "at":
             name, worth = labels.get(row["variant"], row["variant"]), row["worth"]
             ends = worth["low"], worth["high"]
             yield Place(name, worth["multiplier"], *ends, is_own=row["variant"] == plan.label)
