@@ -55,10 +55,10 @@ def of_a_token_and_function(framework, scheme, **given):
 
 @pytest.mark.parametrize(
     "scheme, coefficients, streams",
-    [("mhc_paper", 2 * S + S * S, 1), ("hy_v4", 2 * S, 1), ("altup", 0, 2)],
+    [("mhc_paper", 2 * S + S * S, 1), ("hy_v4", 2 * S, 1), ("altup", C, 1)],
 )
 def test_streams_outputs_and_coefficients_are_kept(framework, scheme, coefficients, streams):
-    """In float32; of AltUp before and after a read, without coefficients."""
+    """In float32; of AltUp the input of a function, in place of coefficients."""
     kept = of_a_token_and_function(framework, scheme, recompute=True)
     assert kept == 4 * (streams * S * C + C + coefficients)
     assert of_a_token_and_function(framework, scheme) >= kept + 4 * 2 * S

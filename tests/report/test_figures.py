@@ -185,7 +185,8 @@ def test_a_depth_with_one_variant_has_no_panel():
 SIZES = pd.DataFrame(
     [{"design": design, "channels": c, "layers": layers, "steps": steps, "gain": m - 1,
       "gain_low": m - 1.1, "gain_high": m - 0.9, "answer": answer, "multiplier": m,
-      "low": NAN if answer != "at" else m - 0.1, "high": NAN if answer != "at" else m + 0.1,
+      "corrected_low": NAN if answer != "at" else m - 0.1, "least": 0.5, "most": 2.0,
+      "corrected_high": NAN if answer != "at" else m + 0.1,
       "parameters": c * 1000}
      for design, c, layers, steps, m, answer in (
          ("mhc", 32, 12, 1000, 1.1, "at"), ("mhc", 64, 12, 1000, 1.2, "at"),
@@ -230,7 +231,7 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
     }  # fmt: skip
     return {
         "steps": frame(steps),
-        "effects": pd.DataFrame([effect, {**effect, "low": NAN, "high": NAN}]),
+        "effects": pd.DataFrame([effect, {**effect, "corrected_low": NAN, "corrected_high": NAN}]),
         "profiles": pd.DataFrame(
             [{"study": "a", "variant": variant, "depth": depth, "seed": 0,
               "metric": metric,
@@ -244,7 +245,9 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
             f"variant == '{variants[0]}'"),
         "worth": pd.DataFrame(
             [{"variant": variants[1], "against": variants[0], "depth": depths[0],
-              "rate": "one rate", "answer": answer, "multiplier": 1.1, "low": low, "high": 1.2,
+              "rate": "one rate", "answer": answer, "multiplier": 1.1, "corrected_low": low,
+              "corrected_high": 1.2, "least": 0.5, "most": 2.0, "cost_fused": 1.03,
+              "pays_here": "costs more", "pays_fused": "pays",
               "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0, "verdict": verdict}
              for answer, low, cost, wider, verdict in (
                  ("at", 1.0, 1.5, 1.2, "better"), ("below", NAN, 1.5, NAN, "undecided"),
@@ -398,8 +401,20 @@ def test_sizes_have_a_panel_for_each_number_of_steps_and_intervals(name):
 
 def test_effects_that_are_zero_within_rounding_are_not_drawn():
     row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
-    worse = {"effect": 3.0, "low": 2.0, "high": 4.0, "differs_in": "", "verdict": "worse"}
-    same = {"effect": 0.0, "low": 0.0, "high": 0.0, "differs_in": "", "verdict": "the same"}
+    worse = {
+        "effect": 3.0,
+        "corrected_low": 2.0,
+        "corrected_high": 4.0,
+        "differs_in": "",
+        "verdict": "worse",
+    }
+    same = {
+        "effect": 0.0,
+        "corrected_low": 0.0,
+        "corrected_high": 0.0,
+        "differs_in": "",
+        "verdict": "the same",
+    }
     table = pd.DataFrame([row | worse | {"variant": "mhc"}, row | same | {"variant": "krom_hc"}])
     (ax,) = draw_figures([find("effects")], effects=table, score=LOSS)["effects"].axes
     names = [label.get_text() for label in ax.get_yticklabels()]
@@ -407,11 +422,14 @@ def test_effects_that_are_zero_within_rounding_are_not_drawn():
 
 
 def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
-    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0}
-    names = ("variant", "answer", "multiplier", "low", "high", "cost", "verdict")
+    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "least": 0.8,
+            "most": 1.65}  # fmt: skip
+    names = (
+        "variant", "answer", "multiplier", "corrected_low", "corrected_high", "cost", "verdict",
+    )  # fmt: skip
     rows = [
         ("hc", "at", 0.9, 0.85, 0.95, 1.4, "worse"),
-        ("v1", "at", 1.3, 0.8, 1.6, 1.2, "undecided"),
+        ("v1", "at", 1.3, 0, math.inf, 1.2, "undecided"),  # ends at the ladder's ends
         ("mhc", "at", 1.1, 1.05, 1.15, 1.5, "better"),
         ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, "better"),
     ]
@@ -429,7 +447,30 @@ def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
     assert marks == costs | multipliers
     ends = [path.vertices for bars in ax.collections for path in bars.get_paths()]
     intervals = {(row[v[0, 1]], *v[:, 0]) for v in ends if np.isfinite(v).all()}
-    assert intervals == {("hc", 0.85, 0.95), ("v1", 0.8, 1.6), ("mhc", 1.05, 1.15)}
+    assert intervals == {("hc", 0.85, 0.95), ("v1", 0.8, 1.65), ("mhc", 1.05, 1.15)}
+
+
+def test_the_answer_is_the_time_to_the_plain_networks_score_by_two_costs():
+    names = ("variant", "multiplier", "corrected_low", "corrected_high", "cost", "verdict")
+    rows = [
+        ("hc_paper", 0.9, 0, 0.95, 1.4, "worse"),
+        ("mhc_paper", 1.25, 1.2, 1.5, 1.5, "better"),
+        ("mine", 1.25, 1.2, 1.5, 1.0, "better"),  # no named connection
+    ]
+    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "least": 0.8,
+            "most": 1.65, "answer": "at", "cost_fused": 1.02, "pays_here": "costs more",
+            "pays_fused": "undecided"}  # fmt: skip
+    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in rows])
+    here, fused = draw_figures([find("answer")], "a", worth=table)["answer"].axes
+    labels = [label.get_text() for label in here.get_yticklabels()]
+    assert labels == ["mhc_paper", "hc_paper"]
+    for ax, costs in ((here, (1.5, 1.4)), (fused, (1.02, 1.02))):
+        dots = [tuple(p) for line in ax.lines if line.get_marker() == "o"
+                for p in line.get_xydata().tolist()]  # fmt: skip
+        assert dots == [(costs[0] / 1.25, 0), (costs[1] / 0.9, 1)]
+        ends = [path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()]
+        expected = [(costs[0] / 1.5, costs[0] / 1.2), (costs[1] / 0.95, costs[1] / 0.8)]
+        assert np.array(ends) == pytest.approx(np.array(expected))
 
 
 def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
@@ -441,7 +482,8 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
         for seed, loss in enumerate(losses)
     ]
     row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
-    values = {"answer": "at", "multiplier": 1.5, "low": 1.4, "high": 1.6, "verdict": "better"}
+    values = {"answer": "at", "multiplier": 1.5, "corrected_low": 1.4, "corrected_high": 1.6}
+    values |= {"verdict": "better", "least": 0.5, "most": 2.0}
     data = {
         "ladder": frame(cells),
         "worth": pd.DataFrame([row | values]),

@@ -377,7 +377,7 @@ def alter_what_is_packed(file):
 DERIVED = [
     *(f"tables/{name}.csv" for name in (
         "cells", "summary", "comparison", "platforms", "trajectories", "variance",
-        "variance_summary", "effects", "effective_depth", "worth", "sizes", "stability",
+        "variance_summary", "effects", "effective_depth", "worth", "sizes", "pooled", "stability",
         "published", "published_sizes", "thresholds",
         "claims", "verdicts", "times", "times_summary", "profiles",
     )),

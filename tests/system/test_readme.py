@@ -65,14 +65,15 @@ def row(variant, multiplier, low, high, verdict, **changes):
         "study": "released", "platform": CPU, "depth": 12, "variant": variant,
         "against": "baseline", "rate": "one rate", "seeds": 5,
         "on_ladder": 5, "outside": 0, "answer": "at",
-        "multiplier": multiplier, "low": low, "high": high, "least": 0.5, "most": 2.0,
+        "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.5,
+        "most": 2.0, "pays_here": "", "pays_operations": "", "pays_fused": "", "cost_fused": NAN,
         "verdict": verdict, "break_even": multiplier - 1, "width": 64.0, "cost": 1.5,
         "wider": NAN, "cost_wider": NAN, "operations": NAN, "machine": "cpu",
     } | changes  # fmt: skip
 
 
 ROWS = [
-    row("mhc", 1.25, 1.2, 1.3, "better", wider=128.0, cost_wider=1.1),
+    row("mhc", 1.25, 1.2, 1.3, "better", wider=128.0, cost_wider=1.1, pays_here="costs more"),
     row("hc", 0.8, 0.5, 1.0, "worse", cost=NAN, after_looking="seeds"),
     row("altup", 1.01, 0.9, 1.1, "undecided", rate="best rates"),
 ]
@@ -89,8 +90,8 @@ def block(name, rows):
     environment = environment_of(PROJECT / "report/templates", LABELS)
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
-        "worth": WorthPresenter("released", "text", "What is it worth?", "hc", rows, {}),
-        "scale": ScalePresenter(SIZES, []), "kept": "KEPT",
+        "worth": WorthPresenter("released", "text", "What is it worth?", rows, {}),
+        "scale": ScalePresenter(SIZES, [], []), "kept": "KEPT",
         "within": "within 5 %", "confidence": 95, "absent": "–",
         "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,
     }  # fmt: skip
@@ -102,8 +103,8 @@ def test_the_table_of_worth_in_percent() -> None:
     table = [line for line in text.splitlines() if line.startswith("|")]
     # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
     assert table[2:] == [
-        "| mHC | 20 % (17 to 23 %) | 25 % more | 50 % more | 10 % more | 5 |",
-        "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | – | 5 |",
+        "| mHC | 20 % (17 to 23 %) | 50 % more: costs more | 10 % more | 5 |",
+        "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | 5 |",
     ]
     # A column without values is left out.
     table = [line for line in block("worth", ROWS[1:2]).splitlines() if line.startswith("|")]
@@ -113,9 +114,9 @@ def test_the_table_of_worth_in_percent() -> None:
 def test_every_connection_is_in_the_block_of_worth() -> None:
     text = block("worth", ROWS)
     assert text.startswith("## What is it worth?\n")
-    assert "questions: 1 comparison of 5 seeds" in text
+    assert "Undecided: 1 comparison of 5 seeds" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "questions: mHC; and 1 comparison of 5" in block("worth", more)
+    assert "Undecided: mHC, 0 % (−11 to 9 %); and 1 comparison of 5" in block("worth", more)
     assert "(KEPT/studies/released.md)" in text
     equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
     assert "Equivalent within 5 %: AltUp.\n" in block("worth", equal)

@@ -15,9 +15,9 @@ import pandas as pd
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.cost import MACHINES, over_transformer
 from fathom_study.analysis.ladder import log_multipliers
-from fathom_study.analysis.pair_verdicts import Verdicts, compare, key_of, unit_of
+from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare, key_of, unit_of
 from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
-from fathom_study.analysis.significance import UNDECIDED
+from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom_study.analysis.tables import counted, scores_of
@@ -83,10 +83,14 @@ def worth_table(
             if row["answer"]:
                 verdict = verdicts[key_of(labels, pair)]
                 row |= {
-                    name: getattr(verdict, name) for name in ("p", "p_holm", "tests", "verdict")
+                    "p": verdict.p,
+                    "p_holm": verdict.p_holm,
+                    "tests": verdict.tests,
+                    "corrected_low": verdict.multiplier_low,
+                    "corrected_high": verdict.multiplier_high,
+                    # Equal but for rounding is equal in steps too.
+                    "verdict": EQUIVALENT if verdict.verdict == ALIKE else verdict.verdict,
                 }
-                row["corrected_low"] = verdict.multiplier_low
-                row["corrected_high"] = verdict.multiplier_high
             deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
             labels |= {
                 "rate": pair.rate,

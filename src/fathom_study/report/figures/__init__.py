@@ -251,7 +251,9 @@ def _named(study: Study, variants: int) -> Iterator[str]:
     if is_rates:
         yield "score_against_rate"
     if study.ladder and not study.rate_families:
-        yield from ("answer", "worth", "ladder")
+        if getattr(study.model, "wrap", "") == "sublayer":  # else there are no fused kernels
+            yield "answer"
+        yield from ("worth", "ladder")
     elif study.contrasts:
         yield "effects"
     if variants <= MOST_LINES:

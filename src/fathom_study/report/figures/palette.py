@@ -27,6 +27,8 @@ COLOURS = {
     "muddformer_together": "#9054E4", "denseformer": "#0000FC", "laurel": "#C000E4",
     "frac": "#9C6090", "muse_spark": "#008400", "qwen4_exp": "#CC0CA8",
     "qwen4_per_stream": "#1860CC",
+    "x0_lambda": "#6000CC", "unet": "#3C30FC", "one_skip": "#4878A8", "backout": "#CC483C",
+    "late_read": "#6C0090", "two_lanes": "#9024C0", "resid_growth": "#5460E4",
     "mhc_free": "#E40000", "mhc_cycle_free": "#D80048", "mhc_uniform": "#0000FC",
     "mhc_near_identity": "#488400", "mhc_at_identity": "#0060FC", "mhc_1_pass": "#480C3C",
     "mhc_5_passes": "#183C00", "mhc_averaged_static": "#C000E4", "mhc_apart": "#780000",

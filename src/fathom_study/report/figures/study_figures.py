@@ -136,11 +136,11 @@ def stability(stability: pd.DataFrame, title: str) -> Figure:
 def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     """How does each single change affect the score? Differences at the same seeds.
 
-    Only the depth that most variants have is drawn. A marker is the mean over seeds, a bar its 95 %
-    interval, in % of a loss or in percentage points of an accuracy. Beyond 10 a wide axis is
-    logarithmic. Black: the effect is significant after the correction for all comparisons of the
-    study. Hollow: the two variants differ in several settings. Pairs whose scores differ only by
-    rounding are left out.
+    Only the depth that most variants have is drawn. A marker is the mean over seeds, a bar the
+    interval of the verdict, corrected for all comparisons of its question, in % of a loss or in
+    percentage points of an accuracy. Beyond 10 a wide axis is logarithmic. Black: the effect is
+    significant, so the bar excludes 0. Hollow: the two variants differ in several settings. Pairs
+    whose scores differ only by rounding are left out.
     """
     own = effects[(effects["metric"] == "score") & (effects["verdict"] != ALIKE)]
     own = frames.at_common_depth(own)
@@ -158,7 +158,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
         if row is None:
             continue
         colour = "black" if row["verdict"] in (BETTER, WORSE) else PALE
-        style.interval(ax, y, row["low"], row["high"], colour, "x")
+        style.interval(ax, y, row["corrected_low"], row["corrected_high"], colour, "x")
         several = "," in str(row["differs_in"])
         ax.plot(row["effect"], y, "o", ms=8, color=colour, mfc="white" if several else None)
     style.legend_entry(ax, "significant", marker="o", color="black", ms=8)
