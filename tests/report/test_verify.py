@@ -173,7 +173,7 @@ def command(config, project, fathom):
 # --- intact results ------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
-CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 47}
+CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 48}
 """20 tables, and nine for each of three studies."""
 
 
