@@ -16,6 +16,7 @@ from fathom.arithmetic.custom_vjp import (
 )
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.arithmetic.forms import PredictionForm
+from fathom.arithmetic.gated_vjp import GatedMean, NormedStreams
 from fathom.arithmetic.prediction import Prediction
 from fathom.arithmetic.sinkhorn import BoundedExp, Passes, Softmax, alternating_sides
 from fathom.connections.components import (
@@ -287,6 +288,13 @@ def test_prediction_loops_equal_its_plain_formula(
     assert_loops_equal_plain(connect_cpu("torch").ops, one, arrays(*shapes))
 
 
+@pytest.mark.parametrize(("N", "S"), SETS)
+def test_gated_loops_equal_their_plain_formulas(connect_cpu, N, S):
+    ops, streams = connect_cpu("torch").ops, (N, S, 3)
+    assert_loops_equal_plain(ops, NormedStreams(0.1), arrays(streams, streams[1:]))
+    assert_loops_equal_plain(ops, GatedMean(), arrays(streams, streams))
+
+
 def assert_loops_equal_plain(ops, one, inputs):
     """Values and gradients in float64, and in float32 those of the same numbers in float64.
 
@@ -309,9 +317,8 @@ def assert_loops_equal_plain(ops, one, inputs):
         )
         expected = [x.detach() for x in (*outputs, *gradients)]
         count = sum(size for x in inputs for size in x.shape)
-        largest = max(
-            float(x.detach().abs().max()) for x in (*expected, *given, *used) if x.numel()
-        )
+        sizes = (float(x.detach().abs().max()) for x in (*expected, *given, *used) if x.numel())
+        largest = max(sizes, default=0.0)
         for dtype in (torch.float64, torch.float32):
             xs = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in inputs]
             found = type(ops)(ops.device, dtype).custom_vjp(one, *xs)

@@ -132,6 +132,10 @@ class Boundary(CustomVJP):
         return Form(*flags, self.streams, self.channels, float(eps), pre, post, H)
 
     def compiled(self) -> CustomVJP | None:
+        return self.loops
+
+    @cached_property
+    def loops(self) -> CustomVJP | None:
         if self.form is None:
             return None
         from fathom.arithmetic import boundary_loops

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fathom.arithmetic.forms import SIGMOID, SOFTMAX, Form, MatrixForm
+from fathom.arithmetic.forms import SIGMOID, SOFTMAX, Form, MatrixForm, WeightForm
 from fathom.arithmetic.loops import (
     add_to_streams,
     exponentials,
@@ -293,11 +294,21 @@ def _parts(
 
 
 @compiled
+def _form(n: np.ndarray) -> Form:
+    """The form that has these numbers."""
+    first = (n[0] != 0, n[1] != 0, n[2] != 0, n[3] != 0, int(n[4]), int(n[5]), n[6])
+    pre, post = WeightForm(int(n[7]), n[8], n[9]), WeightForm(int(n[10]), n[11], n[12])
+    of_H = (int(n[13]), n[14], n[15], n[16], int(n[17]), n[18] != 0, n[19] != 0, n[20], n[21])
+    return Form(*first, pre, post, MatrixForm(*of_H))
+
+
+@compiled
 def forward(
     x: np.ndarray, y: np.ndarray, c: np.ndarray, phi: np.ndarray, b: np.ndarray, alpha: np.ndarray,
-    form: Form,
+    numbers: np.ndarray,
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
-    """(streams, reads [N, M], coefficients, `kept` for `backward`)."""
+    """(streams, reads [N, M], coefficients, `kept` for `backward`). `numbers`: of a form."""
+    form = _form(numbers)
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
     K, G = len(b), S if form.per_stream else 1
     inputs = S * form.channels if form.channels < M else 0
@@ -327,9 +338,11 @@ def forward(
 def backward(
     x: np.ndarray, y: np.ndarray, c: np.ndarray, phi: np.ndarray, b: np.ndarray, alpha: np.ndarray,
     streams: np.ndarray, coefficients: np.ndarray, kept: np.ndarray,
-    of_streams: np.ndarray, of_reads: np.ndarray, of_coefficients: np.ndarray, form: Form,
+    of_streams: np.ndarray, of_reads: np.ndarray, of_coefficients: np.ndarray,
+    numbers: np.ndarray,
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
     """The gradients of x, y, c, φ, b and α."""
+    form = _form(numbers)
     (N, S, M), (R, W), kind = x.shape, phi.shape, x.dtype
     K, G = len(b), S if form.per_stream else 1
     inputs = S * form.channels if form.channels < M else 0
@@ -381,9 +394,13 @@ class Boundary(CustomVJP):
 
     form: Form
 
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        return self.form.numbers()
+
     def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        streams, reads, coefficients, kept = forward(*xs, self.form)
+        streams, reads, coefficients, kept = forward(*xs, self.numbers)
         return (streams, reads, coefficients), (streams, coefficients, kept)
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
-        return backward(*xs, *saved, *gradients, self.form)
+        return backward(*xs, *saved, *gradients, self.numbers)

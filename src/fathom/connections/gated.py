@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from pydantic import Field
 
+from fathom.arithmetic.gated_vjp import GatedMean, NormedStreams
 from fathom.connections.component_types import SeveralStreams
 from fathom.connections.components import Expansion
 from fathom.connections.connection import (
@@ -129,19 +130,32 @@ class UnmixedStreams(Connection):
             embedding=params.get("connection.stream_embedding"),
         )
 
-    def normed(self, ops: Ops, streams: Array, gain: Array) -> tuple[Array, Array]:
-        """g_s ∘ RMSNorm over C of streams [N, S, M] as [N, S, P, C], and what gates depend on.
+    def normed(self, ops: Ops, streams: Array, gain: Array) -> tuple[Array, Array, Array]:
+        """(g_s ∘ RMSNorm over C of streams [N, S, M] as [N, S, P, C], what gates depend on, x).
 
         The second is the same with P 1; if positions are pooled, of the streams' means over them.
+        The third are the streams, for their next reader.
         """
         (N, S, M), C = streams.shape, self.context.width
+        if M == C:
+            function = NormedStreams(self.settings.eps)
+            normed, streams = ops.custom_vjp(function, streams, ops.reshape(gain, (S, C)))
+            normed = ops.reshape(normed, (N, S, 1, C))
+            return normed, normed, streams
         gain = ops.reshape(gain, (S, 1, C))
         x = ops.reshape(streams, (N, S, M // C, C))
         normed = x / root_mean_square(ops, x, self.settings.eps) * gain
-        if M == C:
-            return normed, normed
         means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
-        return normed, means / root_mean_square(ops, means, self.settings.eps) * gain
+        return normed, means / root_mean_square(ops, means, self.settings.eps) * gain, streams
+
+    def gated(self, ops: Ops, logits: Array, normed: Array) -> Array:
+        """Mean over S of σ(logits [N, S·C or S]) ∘ normed streams [N, S, P, C]."""
+        N, S, P, C = normed.shape
+        if P == 1 and logits.shape[1] == S * C:
+            both = (ops.reshape(x, (N, S, C)) for x in (logits, normed))
+            return ops.custom_vjp(GatedMean(), *both)[0]
+        gates = ops.reshape(ops.sigmoid(logits), (N, S, 1, logits.shape[1] // S))
+        return ops.mean(gates * normed, axis=1)
 
 
 @dataclass(frozen=True)
@@ -177,22 +191,21 @@ class GatedConnection(UnmixedStreams):
         )
 
     def read(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, GatedState]:
-        m, normed = self.gated_mean(ops, state, k)
+        m, normed, streams = self.gated_mean(ops, state, k)
         logits = ops.linear(normed, state.phi_post[k]) / self.settings.streams
-        return m, state._replace(post=2 * ops.sigmoid(logits))
+        return m, state._replace(streams=streams, post=2 * ops.sigmoid(logits))
 
     def close(self, ops: Ops, state: GatedState) -> Array:
         return self.gated_mean(ops, state, self.context.layers)[0]
 
-    def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array]:
-        """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, the x̃ [N, S·C] that gates are computed from).
+    def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array, Array]:
+        """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, x̃ [N, S·C] that gates are computed from, x).
 
         If positions are pooled, that x̃ is of the streams' means over them.
         """
         (N, S, _), C, reader = state.streams.shape, self.context.width, state.readers[k]
-        normed, pooled = self.normed(ops, state.streams, 1 + reader.gain)
+        normed, pooled, streams = self.normed(ops, state.streams, 1 + reader.gain)
         pooled = ops.reshape(pooled, (N, S * C))
         hidden = ops.linear(pooled, reader.down) / S
-        gates = ops.sigmoid(ops.linear(hidden * ops.sigmoid(hidden), reader.up))
-        gates = ops.reshape(gates, (N, S, 1, gates.shape[1] // S))
-        return ops.reshape(ops.mean(gates * normed, axis=1), state.shape), pooled
+        logits = ops.linear(hidden * ops.sigmoid(hidden), reader.up)
+        return ops.reshape(self.gated(ops, logits, normed), state.shape), pooled, streams

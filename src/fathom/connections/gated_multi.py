@@ -111,14 +111,13 @@ class GatedMultiConnection(UnmixedStreams):
 
     def read(self, ops: Ops, state: GatedMultiState, k: int) -> tuple[Array, GatedMultiState]:
         (N, S, _), C, p = state.streams.shape, self.context.width, state.per_layer[k]
-        normed, pooled = self.normed(ops, state.streams, p.gain)
+        normed, pooled, streams = self.normed(ops, state.streams, p.gain)
         hidden = ops.linear(ops.reshape(pooled, (N, S * C)), p.down) / S
         hidden = p.gate_scale * hidden * ops.sigmoid(hidden)
-        logits = ops.reshape(ops.linear(hidden, p.up_read), (N, S, C)) + p.read_bias
-        gates = ops.reshape(ops.sigmoid(logits), (N, S, 1, C))
+        logits = ops.linear(hidden, p.up_read) + ops.reshape(p.read_bias, (S * C,))
         post = 2 * ops.sigmoid(ops.linear(hidden, p.up_write) + p.write_bias)
-        m = ops.reshape(ops.mean(gates * normed, axis=1), state.shape)
-        return m, state._replace(post=post)
+        m = ops.reshape(self.gated(ops, logits, normed), state.shape)
+        return m, state._replace(streams=streams, post=post)
 
     def close(self, ops: Ops, state: GatedMultiState) -> Array:
         x = ops.reshape(ops.sum(state.streams, axis=1), state.shape)

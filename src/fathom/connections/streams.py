@@ -453,13 +453,17 @@ class DynamicStreams(StreamConnection):
         )
         if of_parameters["weights"] is None:
             of_parameters["weights"] = ops.transpose(state.coefficients[:, :S], (1, 0))
-        passed = state.passed
-        if not passed:  # the identity
-            passed = [ops.broadcast(ops.constant(np.eye(S)), (len(state.streams), S, S))] * L
-        by_layer = [ops.reshape(H, (shape[0], -1, S, S)) for H in passed]
+        by_layer = [ops.reshape(H, (shape[0], -1, S, S)) for H in state.passed]
+        if by_layer:
+            mean = ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer])
+            of_one = ops.stack([H[0] for H in by_layer])
+        else:  # the identity
+            identity = ops.constant(np.eye(S))
+            mean = ops.broadcast(identity, (L, S, S))
+            of_one = ops.broadcast(identity, (L, len(state.streams) // shape[0], S, S))
         return MixingTrace(
-            H_res=ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer]),
-            H_res_of_one=ops.stack([H[0] for H in by_layer]),
+            H_res=mean,
+            H_res_of_one=of_one,
             base=None if logits is None else self.ungated(ops, self.select_reported(ops, logits)),
             streams=by_stream(ops, state.streams, shape),
             **of_parameters,

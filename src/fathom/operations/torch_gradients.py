@@ -119,7 +119,7 @@ HOST_OPS = HostOps()
 
 @dataclass(frozen=True)
 class OnHost(CustomVJP):
-    """A compiled `CustomVJP` that works on the memory of tensors."""
+    """A compiled `CustomVJP` that works on the memory of tensors, while no gradient is recorded."""
 
     loops: CustomVJP
 
@@ -155,8 +155,7 @@ def on_host(x: Tensor) -> np.ndarray:
     """
     owner = x if x._base is None else x._base
     # Not isinstance, which takes as long as the rest of this function.
-    x = x.detach().clone() if type(owner) is torch.nn.Parameter else x.detach()
-    return x.contiguous().numpy()
+    return (x.clone() if type(owner) is torch.nn.Parameter else x.contiguous()).numpy()
 
 
 SHARED = 2**16
