@@ -57,6 +57,8 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
         (row(low=0, high=math.inf), "20 % (less to more)"),
         (row(answer="beyond", multiplier=2, low=1.6, high=math.inf), "beyond 50 % (38 to more)"),
         (row(answer="below", multiplier=0.6, low=0, high=0.8), "below −100 % (less to −25 %)"),
+        (row(answer="below", multiplier=0.6, low=0, high=0), "below −100 %"),
+        (row(answer="beyond", multiplier=2, low=math.inf, high=math.inf), "beyond 50 %"),
         (row(answer="both"), "beyond both ends of the ladder"),
     ],
 )

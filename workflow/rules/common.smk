@@ -259,7 +259,7 @@ SHARED_JOBS = "cells" if IS_REMOTE and CONFIG.compute.runtime <= SHORT else None
 
 RUN_TABLES = csvs(
     *("cells", "summary", "profiles", "comparison", "platforms", "effects", "effective_depth"),
-    *("worth", "sizes", "stability", "trajectories", "variance", "variance_summary"),
+    *("worth", "sizes", "pooled", "stability", "trajectories", "variance", "variance_summary"),
 )
 VERDICTS = csvs("published", "published_sizes", "thresholds", "claims", "verdicts")
 # Tables of each study alone, for its figures: a run changes no figure of another study.

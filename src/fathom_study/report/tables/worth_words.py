@@ -100,6 +100,8 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     low, high = row["corrected_low"], row["corrected_high"]
     if bare or math.isnan(low):
         return text
+    if high < row["least"] or low > row["most"]:
+        return text  # all of it is beyond
     lower = "less" if low < row["least"] else _share(1 - 1 / low)
     upper = "more" if high > row["most"] else f"{_share(1 - 1 / high)} %"
     return f"{text} ({lower} to {upper})"
