@@ -14,9 +14,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="needs Triton, which PyTorch for CUDA installs")
 
-from fathom.arithmetic import sinkhorn, triton_boundary
+from fathom.arithmetic import sinkhorn
 from fathom.library import connection_for
-from fathom.operations import torch_ops
+from fathom.operations import torch_ops, triton_boundary
 from fathom.operations.torch_gradients import CustomVJPFunction
 from fathom.operations.torch_ops import TorchOps
 from fathom.torch import ResidualConnection

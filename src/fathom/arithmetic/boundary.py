@@ -146,6 +146,6 @@ class Boundary(CustomVJP):
         _, S, M = shapes[0]
         if self.channels != M or S not in (2, 4, 8) or not has_triton():
             return None
-        from fathom.arithmetic import triton_boundary
+        from fathom.operations import triton_boundary
 
         return triton_boundary.Boundary(self)
