@@ -41,21 +41,30 @@ TILE = 128
 
 
 @compiled
+def _exponentials_below(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Replace x [K, T] by e^(x − shift), with shift [T]; returns the sums [T] over K."""
+    K, T = x.shape
+    total = np.zeros(T, x.dtype)
+    for k in range(K):
+        for t in range(T):
+            x[k, t] -= shift[t]
+    exponentials(x)
+    for k in range(K):
+        for t in range(T):
+            total[t] += x[k, t]
+    return total
+
+
+@compiled
 def _map(kind: int, x: np.ndarray) -> None:
     """Replace logits [K, T] by their map over K."""
     K, T = x.shape
     if kind == SOFTMAX:
-        largest, total = x[0].copy(), np.zeros(T, x.dtype)
+        largest = x[0].copy()
         for k in range(1, K):
             for t in range(T):
                 largest[t] = max(largest[t], x[k, t])
-        for k in range(K):
-            for t in range(T):
-                x[k, t] -= largest[t]
-        exponentials(x)
-        for k in range(K):
-            for t in range(T):
-                total[t] += x[k, t]
+        total = _exponentials_below(x, largest)
         for k in range(K):
             for t in range(T):
                 x[k, t] /= total[t]
@@ -97,18 +106,12 @@ def _start(H: MatrixForm, x: np.ndarray) -> None:
             _map(SOFTMAX, x[i : i + S])
         x += of(H.start)
         return
-    shift, total = np.zeros(T, x.dtype), np.zeros(T, x.dtype)
+    shift = np.zeros(T, x.dtype)
     for k in range(K):
         for t in range(T):
             x[k, t] = min(max(x[k, t], of(-H.clip)), of(H.clip)) / of(H.tau)
             shift[t] = max(shift[t], x[k, t] - of(LARGEST))
-    for k in range(K):
-        for t in range(T):
-            x[k, t] -= shift[t]
-    exponentials(x)
-    for k in range(K):
-        for t in range(T):
-            total[t] += x[k, t]
+    total = _exponentials_below(x, shift)
     for k in range(K):
         for t in range(T):
             x[k, t] /= max(total[t] * of(math.exp(-LARGEST)), of(1))

@@ -123,8 +123,8 @@ class TorchOps:
         if all(map(is_on_host, xs)) and (loops := function.compiled()):
             way = OnHost(loops)
         elif (
-            uses_kernels()
-            and is_float32_on_gpu(*xs)
+            is_float32_on_gpu(*xs)
+            and uses_kernels()
             and (kernels := function.fused(*(x.shape for x in xs)))
         ):
             way = kernels

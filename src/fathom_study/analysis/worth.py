@@ -106,6 +106,12 @@ def worth_table(
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
 
 
+def ends_on_ladder(row: Mapping[str, Any]) -> tuple[float, float]:
+    """The interval of a row's verdict; an end beyond the ladder is the ladder's end."""
+    low, high = np.clip([row["corrected_low"], row["corrected_high"]], row["least"], row["most"])
+    return float(low), float(high)
+
+
 def ladder_table(config: Config, study: str, cells: pd.DataFrame) -> pd.DataFrame:
     """The rows of cells.csv that are rungs of a ladder, with the `factor` of their steps.
 

@@ -38,7 +38,7 @@ from fathom_study.board.submission import (
     read_submission,
     versions_of,
 )
-from fathom_study.board.track import MANIFEST, Track, open_track
+from fathom_study.board.track import RECORD, Track, open_track
 from fathom_study.config import Cell, Compute, Spec
 from fathom_study.metrics.steps import Row
 from fathom_study.runs.bundle import BundleError, make_rows, unpack
@@ -88,7 +88,7 @@ class Checked(NamedTuple):
 def check_files(folder: Path, staging: Path) -> Checked:
     """Check format, hashes, seeds and numbers; executes nothing. Raises UserError."""
     submission = read_submission(folder)
-    record, track = folder / MANIFEST, open_track(submission.track)
+    record, track = folder / RECORD, open_track(submission.track)
     label = label_of(submission.name, track.plain)
     problems = [*_of_record(folder, submission, track)]
     if problems:
@@ -119,7 +119,7 @@ def check_files(folder: Path, staging: Path) -> Checked:
 
 def _of_record(folder: Path, submission: Submission, track: Track) -> Iterator[str]:
     """Problems of the record, and of the files beside it."""
-    record = folder / MANIFEST
+    record = folder / RECORD
     if not re.fullmatch(r"[a-z0-9_-]+", folder.resolve().name):
         yield f"{folder}: its name has other characters than a-z, 0-9, - and _; rename it"
     if submission.track_hash != track.hash:
@@ -135,7 +135,7 @@ def _of_record(folder: Path, submission: Submission, track: Track) -> Iterator[s
     latest = (datetime.now(UTC) + timedelta(days=1)).date().isoformat()
     if not track.date <= submission.date <= latest:
         yield f"{record}: date: {submission.date} is not between {track.date} and today; correct it"
-    known = {MANIFEST, RUNS, LOG, PACKAGES, submission.file}
+    known = {RECORD, RUNS, LOG, PACKAGES, submission.file}
     there = {path.name: path for path in folder.iterdir()}
     for name in sorted(known - there.keys()):
         yield f"{folder / name}: is missing; submit again"
@@ -149,7 +149,7 @@ def _of_record(folder: Path, submission: Submission, track: Track) -> Iterator[s
                 yield f"{path}: has more than {MAX_FILE_BYTES} bytes; make it shorter"
             elif (digest := digits(path.read_bytes())) != submission.digest:
                 yield (
-                    f"{path}: its hash is {digest}, but {MANIFEST} has digest "
+                    f"{path}: its hash is {digest}, but {RECORD} has digest "
                     f"{submission.digest:.40}; restore the file, or judge and submit again"
                 )
 
@@ -248,7 +248,7 @@ def train_anew(checked: Checked, seed: int, compute: Compute, *, approved: bool)
         if why := _run_child(work, job, () if approved else NO_NETWORK):
             raise CheckError(f"{file}: seed {seed}: {why}")
         if wrong := _wrong_counts(work, submission):
-            raise CheckError("\n".join(f"{checked.folder / MANIFEST}: {line}" for line in wrong))
+            raise CheckError("\n".join(f"{checked.folder / RECORD}: {line}" for line in wrong))
         try:
             comparison = _compare(spec, manifest, recorded, work / RUN)
         except RunError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fathom_study.analysis.pairs import ONE_RATE
-from fathom_study.board.scoring import VERDICTS, Numbers, ends_on_ladder
+from fathom_study.board.scoring import VERDICTS, Numbers, multiplier_of
 from fathom_study.board.submission import LOG, Submission, submissions
 from fathom_study.board.track import Track, load_track, track_names
 
@@ -120,7 +120,7 @@ def _ours(track: Track, worth: Sequence[Mapping[str, Any]]) -> list[Row]:
             connection=row["variant"],
             who=OURS,
             answer=row["answer"],
-            **ends_on_ladder(row),
+            **multiplier_of(row),
             outside=row["outside"],
             seeds=int(row["seeds"]),
             asked=len(track.seeds),

@@ -17,7 +17,7 @@ from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.pairs import ONE_RATE
 from fathom_study.analysis.run_tables import cells_table
 from fathom_study.analysis.tables import counted, read_table
-from fathom_study.analysis.worth import worth_table
+from fathom_study.analysis.worth import ends_on_ladder, worth_table
 from fathom_study.board.track import BACKEND, Track
 from fathom_study.config import Cell, Config
 from fathom_study.runs.folder import read_manifest, read_rows
@@ -107,17 +107,16 @@ def numbers_of(track: Track, label: str, folders: Mapping[Cell, Path]) -> Number
     if row is None:
         raise UserError(f"track {track.name}: the plain network has no ladder at these seeds")
     ends = {
-        name: None if math.isnan(value) else value for name, value in ends_on_ladder(row).items()
+        name: None if math.isnan(value) else value for name, value in multiplier_of(row).items()
     }
     counts["outside"] = int(row["outside"])
     return Numbers(verdict=row["verdict"], answer=row["answer"], **counts, **ends)
 
 
-def ends_on_ladder(row: Mapping[str, Any]) -> dict[str, float]:
-    """The multiplier of a row of worth.csv and the interval of its verdict, within the ladder."""
+def multiplier_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The multiplier of a row of worth.csv, the interval of its verdict, and its ladder's ends."""
+    low, high = ends_on_ladder(row)
     ends = {name: float(row[name]) for name in ("multiplier", "least", "most")}
-    low = max(float(row["corrected_low"]), ends["least"])
-    high = min(float(row["corrected_high"]), ends["most"])
     return ends | {"low": low, "high": high}
 
 

@@ -25,7 +25,7 @@ from fathom.settings import (
 from fathom.system.errors import UserError
 from fathom.system.text import digits
 from fathom_study.board.scoring import Numbers, numbers_of
-from fathom_study.board.track import MANIFEST, Date, Track
+from fathom_study.board.track import RECORD, Date, Track
 from fathom_study.config import Cell, Config, ConfigError, read_yaml
 from fathom_study.runs.bundle import write_bundle
 from fathom_study.runs.folder import Manifest, read_manifest
@@ -93,12 +93,12 @@ class Submission(Author):
     def module(self) -> TorchModule:
         """The connection, by the recorded hash; its file is not read. Raises ConfigError."""
         named = {"module": f"{self.file}:{self.name}", "digest": self.digest}
-        return validate(TorchModule, {**named, "settings": self.settings}, MANIFEST, ("settings",))
+        return validate(TorchModule, {**named, "settings": self.settings}, RECORD, ("settings",))
 
 
 def read_submission(folder: Path) -> Submission:
     """The record in a folder. Raises ConfigError with a line for each problem."""
-    return validate(Submission, read_yaml(folder / MANIFEST), str(folder / MANIFEST))
+    return validate(Submission, read_yaml(folder / RECORD), str(folder / RECORD))
 
 
 def label_of(name: str, config: Config) -> str:
@@ -162,7 +162,7 @@ def write_submission(
     )
     slug = re.sub(r"[^a-z0-9]+", "-", author.who.lower()).strip("-") or "anonymous"
     folder = BOARD / track.name / f"{label}-{slug}"
-    if (folder / MANIFEST).exists():
+    if (folder / RECORD).exists():
         there = read_submission(folder)
         if (there.digest, there.settings) != (submission.digest, submission.settings):
             raise UserError(
@@ -174,17 +174,17 @@ def write_submission(
     write_text(folder / LOG, log.read_text(encoding="utf-8"))
     found = {f"{d.name}=={d.version}\n" for d in metadata.distributions()}
     write_text(folder / PACKAGES, "".join(sorted(found, key=str.lower)))
-    write_json(folder / MANIFEST, submission.model_dump(exclude_defaults=False))
+    write_json(folder / RECORD, submission.model_dump(exclude_defaults=False))
     return folder, submission
 
 
 def submissions(board: Path, track: str) -> list[tuple[Path, Submission]]:
     """Every submission to a track, oldest first. Raises ConfigError for a damaged one."""
-    files = sorted(board.glob(f"{track}/*/{MANIFEST}"))
+    files = sorted(board.glob(f"{track}/*/{RECORD}"))
     found = [(file.parent, read_submission(file.parent)) for file in files]
     for folder, submission in found:
         if submission.track != track:
             raise ConfigError(
-                f"{folder / MANIFEST}: track: is {submission.track}, but the folder is of {track}"
+                f"{folder / RECORD}: track: is {submission.track}, but the folder is of {track}"
             )
     return sorted(found, key=lambda pair: (pair[1].date, pair[0].name))

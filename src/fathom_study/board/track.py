@@ -36,7 +36,7 @@ TRACKS = Path(__file__).parents[1] / "project" / "tracks"
 ORDER = ("quick", "standard", "long", "code", "gpu")
 """The tracks in the order of the board; others follow."""
 
-MANIFEST = "submission.json"
+RECORD = "submission.json"
 """The record of a submission."""
 
 BACKEND = "torch"
@@ -159,4 +159,4 @@ def board_files(board: str | None) -> list[str]:
     if not board:
         return []
     tracks = [TRACKS / f"{name}.yaml" for name in track_names()]
-    return [str(file) for file in (*tracks, *sorted(Path(board).glob(f"*/*/{MANIFEST}")))]
+    return [str(file) for file in (*tracks, *sorted(Path(board).glob(f"*/*/{RECORD}")))]

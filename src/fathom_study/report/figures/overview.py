@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.tables import counted
+from fathom_study.analysis.worth import ends_on_ladder
 from fathom_study.report.figures import figure, frames, panels, style
 from fathom_study.report.figures.palette import colour_of
 
@@ -125,7 +125,6 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
     """Draw the networks trained for the same number of steps, at places ordered by parameters."""
     shapes = rows.sort_values("parameters", kind="stable")[["channels", "layers"]].drop_duplicates()
     places = {shape: i for i, shape in enumerate(shapes.itertuples(index=False, name=None))}
-    of = "corrected" if value == "multiplier" else value
     for row in rows.to_dict("records"):
         position = designs.index(row["design"])
         aside = style.aside(position, len(designs), 0.8)
@@ -143,10 +142,9 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
             style.legend_entry(
                 ax, "bound: outside the ladder", marker="o", mfc="white", mew=2, ms=8
             )
-        low, high = row[f"{of}_low"], row[f"{of}_high"]
-        if value == "multiplier":
-            low, high = np.clip([low, high], row["least"], row["most"])
-        style.interval(ax, x, low, high, colour_of(row["design"]))
+        of_gain = row["gain_low"], row["gain_high"]
+        ends = ends_on_ladder(row) if value == "multiplier" else of_gain
+        style.interval(ax, x, *ends, colour_of(row["design"]))
         ax.plot(x, y, ls="", **looks)
     ax.set_xticks(range(len(places)), [f"{c:g} × {layers:g}" for c, layers in places], rotation=90)
     ax.set_xlim(-0.6, len(places) - 0.4)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from fathom.connections.schemes import SCHEMES
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from fathom_study.analysis.worth import FUSED_WIDTH, PAYS
+from fathom_study.analysis.worth import FUSED_WIDTH, PAYS, ends_on_ladder
 from fathom_study.report.figures import figure, frames, panels, style
 from fathom_study.report.figures.palette import PAYING, colour_of, marker_of
 from fathom_study.report.tables.effect_words import WITHIN
@@ -61,8 +60,7 @@ def ladder(
         x, y = row["multiplier"], scores.get(row["variant"])
         looks = style.series(row["variant"], position)
         ax.plot([1, x], [y, y], lw=1, color=looks["color"], zorder=3)
-        ends = np.clip([row["corrected_low"], row["corrected_high"]], *_ladder(row))
-        style.interval(ax, y, *ends, looks["color"], "x")
+        style.interval(ax, y, *ends_on_ladder(row), looks["color"], "x")
         looks["marker"] = style.OUTSIDE.get(row["answer"], looks["marker"])
         ax.plot(x, y, label=style.label_of(row["variant"]), **looks, zorder=4, ls="")
     ax.set_xscale("log")
@@ -112,8 +110,8 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
         ax.axvline(1, **style.ONE)
         for y, row in enumerate(own.to_dict("records")):
             colour = PAYING[row[verdict]]
-            ends = row[cost] / np.clip([row["corrected_high"], row["corrected_low"]], *_ladder(row))
-            style.interval(ax, y, *ends, colour, "x")
+            low, high = ends_on_ladder(row)
+            style.interval(ax, y, row[cost] / high, row[cost] / low, colour, "x")
             ax.plot(row[cost] / row["multiplier"], y, "o", ms=8, color=colour)
         for word, colour in PAYING.items():
             if (own[verdict] == word).any():
@@ -126,11 +124,6 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
     names = ", ".join(map(style.label_of, paying))
     statement = f"{names} saves time here" if names else "No connection is shown to save time here"
     return style.finish(page, statement)
-
-
-def _ladder(row: dict[str, Any]) -> tuple[float, float]:
-    """The ends of the ladder, at which a corrected interval beyond them is drawn."""
-    return row["least"], row["most"]
 
 
 @figure
@@ -177,8 +170,7 @@ def _design(ax: Axes, y: float, row: dict[str, Any]) -> None:
     """Draw a multiplier with its interval, and the time of a step."""
     colour, marker = colour_of(row["variant"]), style.OUTSIDE.get(row["answer"], marker_of(0))
     ax.plot(row["cost"], y, "|", ms=14, mew=3, color=colour)
-    ends = np.clip([row["corrected_low"], row["corrected_high"]], *_ladder(row))
-    style.interval(ax, y, *ends, colour, "x")
+    style.interval(ax, y, *ends_on_ladder(row), colour, "x")
     ax.plot(row["multiplier"], y, marker, ms=8, color=colour)
     if marker in style.OUTSIDE.values():
         style.legend_entry(ax, "bound: outside the ladder", marker=marker, ms=8)

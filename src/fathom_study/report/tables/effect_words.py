@@ -60,10 +60,7 @@ def _describe(row: Mapping[str, Any], of: str) -> str:
 
 def brief_effect(row: Mapping[str, Any]) -> str:
     """An effect and the interval of its verdict, as in '+3.1 % (+2.2 % to +4.0 %)'."""
-    if math.isnan(row["corrected_low"]):
-        return effect_with_interval(row)
-    own = {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
-    return effect_with_interval(own)
+    return effect_with_interval(row if math.isnan(row["corrected_low"]) else _corrected(row))
 
 
 def effect_with_interval(row: Mapping[str, Any]) -> str:
@@ -84,8 +81,12 @@ def corrected_interval(row: Mapping[str, Any]) -> str:
     """
     if not row["tests"] > 1:
         return interval_of(row)
-    own = {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
-    return f"{_ends(own)}, corrected for {row['tests']:g} tests"
+    return f"{_ends(_corrected(row))}, corrected for {row['tests']:g} tests"
+
+
+def _corrected(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with the interval of its verdict as its interval."""
+    return {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
 
 
 def _ends(row: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.worth import COSTS_MORE, PAYS
 from fathom_study.report.tables.formatting import with_interval
 from fathom_study.report.tables.records import Record, records
+from fathom_study.report.tables.worth_words import saved
 
 NEVER, UNKNOWN_COST = "never pays", "not known"
 LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"
@@ -117,10 +118,8 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain",
 
 def pooled_share(row: Record) -> str:
     """Steps saved, pooled over sizes, as in '12 % of the steps (9 to 14 %)'."""
-    share, low, high = (
-        f"{100 * (1 - 1 / row[name]):.0f}" for name in ("multiplier", "low", "high")
-    )
-    return f"{share} % of the steps ({low} to {high} %)".replace("-", "−")
+    share, low, high = (saved(row[name]) for name in ("multiplier", "low", "high"))
+    return f"{share} % of the steps ({low} to {high} %)"
 
 
 def cost_range(row: Record) -> str:

@@ -95,15 +95,15 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     if row["answer"] == "both":
         return "beyond both ends of the ladder"
     bound = row["answer"] in ends
-    share = _share(1 - 1 / (ends[row["answer"]] if bound else row["multiplier"]))
+    share = saved(ends[row["answer"]] if bound else row["multiplier"])
     text = f"{row['answer']} {share} %" if bound and not bare else f"{share} %"
     low, high = row["corrected_low"], row["corrected_high"]
     if bare or math.isnan(low):
         return text
     if high < row["least"] or low > row["most"]:
         return text  # all of it is beyond
-    lower = "less" if low < row["least"] else _share(1 - 1 / low)
-    upper = "more" if high > row["most"] else f"{_share(1 - 1 / high)} %"
+    lower = "less" if low < row["least"] else saved(low)
+    upper = "more" if high > row["most"] else f"{saved(high)} %"
     return f"{text} ({lower} to {upper})"
 
 
@@ -152,6 +152,11 @@ def overhead(cost: float) -> str:
     if math.isnan(cost):
         return ""
     return f"{_share(abs(cost - 1))} % {'more' if cost >= 1 else 'less'}"
+
+
+def saved(multiplier: float) -> str:
+    """The share of steps that a multiplier saves, in %, as in '12' or '−3'."""
+    return _share(1 - 1 / multiplier)
 
 
 def _share(share: float) -> str:
