@@ -82,8 +82,8 @@ class JaxOps:
     def abs(self, x: Array) -> Array:
         return jnp.abs(x)
 
-    def max(self, x: Array) -> Array:
-        return jnp.max(x)
+    def largest_size(self, x: Array) -> Array:
+        return jnp.max(jnp.abs(x))
 
     def maximum(self, x: Array, floor: float) -> Array:
         return jnp.maximum(x, floor)
