@@ -369,6 +369,17 @@ def altup(p, x, functions):
     )  # fmt: skip
     model = module.Gemma3nTextModel(config).double()
     model.norm = stub(same)
+
+    def predicted(predict):
+        """`predict`, with a record of what it returns: our streams before a layer."""
+
+        def call(streams):
+            prediction = predict(streams)
+            result.streams.append(prediction.permute(1, 2, 0, 3))
+            return prediction
+
+        return call
+
     for k, layer in enumerate(model.layers):
         layer.input_layernorm = layer.pre_feedforward_layernorm = stub(same)
         layer.post_attention_layernorm = layer.post_feedforward_layernorm = stub(same)
@@ -377,9 +388,7 @@ def altup(p, x, functions):
         layer.mlp = stub(result.record(functions[k]))
         layer.post_per_layer_input_norm = stub(lambda x: 0 * x)
         given(layer.altup, **of_layer(p, ALTUP, k))
-        layer.register_forward_pre_hook(
-            lambda _, args: result.streams.append(args[0].permute(1, 2, 0, 3))
-        )
+        layer.altup.predict = predicted(layer.altup.predict)
     for name in ("open", "close"):
         theirs = "altup_projections" if name == "open" else "altup_unembed_projections"
         for s, weight in enumerate(p[f"connection.{name}_projections"]):
