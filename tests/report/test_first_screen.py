@@ -77,7 +77,7 @@ def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
 def test_readme_gives_the_answers_of_the_kept_result(screen):
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")
     title, advice, answers = screen
-    finding = block(readme, "finding")
+    finding = " ".join(block(readme, "finding").split())
     assert title in finding and advice in finding
     table = [line for line in block(readme, "answers").splitlines() if line.startswith("|")]
     rows = [line.strip("| ").split(" | ") for line in table[2:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -84,46 +85,50 @@ MOST_CONNECTIONS = 10
 def answer(worth: pd.DataFrame, title: str) -> Figure:
     """Does a connection save time? Time to the loss of the plain network, by how a step is counted.
 
-    A dot is the time to the loss of the plain network, relative to its own: the cost of a step
-    divided by the step multiplier. A line is its interval, corrected for all comparisons of the
-    question. Left of 1 a connection saves more than its steps cost. Left: with the steps timed on
-    this machine. Right: with steps as fused kernels would run them at 4096 channels, an estimate
-    that assumes the same step multiplier there. The connections that are better after equal steps
-    come first, then those with the least time; the table has all others.
+    A dot is the time that a connection needs to reach the plain network's loss, as a multiple of
+    the plain network's time: the cost of a step divided by the step multiplier. A line is its
+    interval, corrected for all comparisons of the question. Left of 1 a connection saves more than
+    its steps cost. Left: with the steps timed on this machine. Right, hollow: with steps
+    as fused kernels would run them at 4096 channels, an estimate that assumes the same step
+    multiplier there. Of all connections, those are drawn that are better after equal steps, then
+    those with the least time; the table has all others.
     """
     own = at_one_rate(worth).dropna(subset=["multiplier", "cost", "cost_fused"])
     own = own[own["variant"].isin(SCHEMES) & (own["against"] == own["against"].iloc[:1].squeeze())]
     if own.empty:
         return style.placeholder(f"{title}\nno connection has a step multiplier and timed steps")
-    own = own.assign(
-        time=own["cost"] / own["multiplier"], is_worse=own["verdict"] != BETTER, other=0
-    )
+    own = own.assign(time=own["cost"] / own["multiplier"], is_worse=own["verdict"] != BETTER)
     own = own.sort_values(["is_worse", "time"], kind="stable").head(MOST_CONNECTIONS)
     own = own.sort_values("time", kind="stable")
-    page, axes = style.panels(2, 1.5 + 0.42 * len(own), beside=2, sharey=True)
-    width = own["width"].iloc[0]
-    panels_ = (
-        ("cost", "pays_here", f"measured here,\n{width:g} channels"),
-        ("cost_fused", "pays_fused", f"estimated: fused kernels,\n{FUSED_WIDTH} channels"),
-    )
-    for ax, (cost, verdict, heading) in zip(axes, panels_, strict=True):
+    page, axes = style.panels(2, 1.7 + 0.42 * len(own), beside=2, sharey=True)
+    axes[1].sharex(axes[0])
+    plain = style.label_of(own["against"].iloc[0])
+    here = f"measured here,\n{own['width'].iloc[0]:g} channels"
+    fused = f"estimated: fused\nkernels, {FUSED_WIDTH} channels"
+    columns = (("cost", "pays_here", here), ("cost_fused", "pays_fused", fused))
+    for ax, (cost, verdict, heading) in zip(axes, columns, strict=True):
+        measured = cost == "cost"
         ax.axvline(1, **style.ONE)
         for y, row in enumerate(own.to_dict("records")):
-            colour = PAYING[row[verdict]]
-            low, high = ends_on_ladder(row)
-            style.interval(ax, y, row[cost] / high, row[cost] / low, colour, "x")
-            ax.plot(row[cost] / row["multiplier"], y, "o", ms=8, color=colour)
-        for word, colour in PAYING.items():
-            if (own[verdict] == word).any():
-                style.legend_entry(ax, word, marker="o", ms=8, color=colour)
+            colour, (low, high) = PAYING[row[verdict]], ends_on_ladder(row)
+            width = 2.5 if measured else 1.2
+            ax.hlines(y, row[cost] / high, row[cost] / low, color=colour, lw=width)
+            dot = {"marker": "o", "ms": 8, "mew": 2, "color": colour}
+            ax.plot(row[cost] / row["multiplier"], y, mfc=colour if measured else "white", **dot)
         ax.set_title(heading)
-        ax.set_xlabel(f"time, × that of {style.label_of(own['against'].iloc[0])}")
-    axes[0].set_yticks(range(len(own)), [style.label_of(name) for name in own["variant"]])
+        ax.set_xlabel(f"time, × that of {plain}\n← faster     slower →")
+    for word, colour in PAYING.items():
+        if (own[["pays_here", "pays_fused"]] == word).any(axis=None):
+            style.legend_entry(axes[0], word, marker="o", ms=8, color=colour)
+    names = [
+        textwrap.fill(style.label_of(name), 28, break_on_hyphens=False) for name in own["variant"]
+    ]
+    axes[0].set_yticks(range(len(own)), names)
     axes[0].set_ylim(len(own) - 0.5, -0.5)
     paying = own[own["pays_here"] == PAYS]["variant"]
-    names = ", ".join(map(style.label_of, paying))
-    statement = f"{names} saves time here" if names else "No connection is shown to save time here"
-    return style.finish(page, statement)
+    saving = f"{', '.join(map(style.label_of, paying))} saves time"
+    statement = saving if len(paying) else "no connection is shown to save time"
+    return style.finish(page, f"As measured here, {statement}")
 
 
 @figure
