@@ -76,19 +76,23 @@ COLUMNS = (
     *IDENTITY, "turns", "threads", "seconds", "low", "high", "over", "ratio", "ratio_low",
     "ratio_high", "operations", "bytes",
 )  # fmt: skip
-"""Seconds per step and their ratio to the variant or side `over`: medians of turns, and ranges.
-Operations and bytes of a batch, forward and backward: counted, and the same on every machine."""
+"""Seconds per step, of the processor if there is one thread, and their ratio to the variant or side
+`over`: medians of turns, and ranges. Operations and bytes of a batch, forward and backward:
+counted, and the same on every machine."""
 
 
 # --- in the process of a side -------------------------------------------------------------------
 
 _run: Callable[[int], None]
 _scale = 1.0
+_clock = time.perf_counter
 
 
 def start(side: str, spec: Spec, threads: int) -> bool:
     """Prepare this process to take steps; False if the side has no such step."""
-    global _run, _scale
+    global _run, _scale, _clock
+    # The time of other processes that run meanwhile does not count.
+    _clock = time.process_time if threads == 1 else time.perf_counter
     backend = connect(spec.backend, "cpu", threads)
     if side == "ours":
         _run = _ours(spec, backend)
@@ -104,10 +108,10 @@ def start(side: str, spec: Spec, threads: int) -> bool:
 
 
 def seconds(count: int) -> float:
-    """Mean seconds of `count` steps of this process's side."""
-    begun = time.perf_counter()
+    """Mean seconds of `count` steps of this process's side; with one thread, of the processor."""
+    begun = _clock()
     _run(count)
-    return _scale * (time.perf_counter() - begun) / count
+    return _scale * (_clock() - begun) / count
 
 
 def _ours(spec: Spec, backend: Backend) -> Callable[[int], None]:
