@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from fathom_study import tasks
-from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import (
     comparison_table,
     run_metrics,
@@ -364,7 +363,6 @@ def test_new_run_changes_no_table_of_another_study(tmp_path):
     written = []
     for _ in range(2):
         write_tables(config, tmp_path / "tables")
-        write_derived(config, tmp_path / "tables")
         folders = [tmp_path / "tables/studies" / study for study in ("a", "b")]
         written.append([{f.name: f.read_bytes() for f in folder.iterdir()} for folder in folders])
         write_cell(config, last, [4.0, 3.0, 3.5])

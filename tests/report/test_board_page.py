@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fathom_study.board.rows import Row, TrackRows, with_row
+from fathom_study.board.rows import Row, TrackRows, rows_of
 from fathom_study.board.track import load_track
 from fathom_study.report.judge.forest import Place, forest
 from fathom_study.report.pages.page import reports_in
@@ -23,10 +23,7 @@ ROW = Row(
 
 
 def page_of(*rows, **changes):
-    found = TrackRows(load_track("standard"), {}, [])
-    for row in rows:
-        found = with_row(found, row, {})
-    found = found._replace(**changes)
+    found = rows_of(load_track("standard"), Path("no-board"), (), {}, *rows)._replace(**changes)
     environment = environment_of(TEMPLATES, {"mhc": "mHC"})
     return fill(
         environment,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fathom.connections.module import FOLDER
-from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.board import check, track
 from fathom_study.board.rows import rows_of
@@ -152,9 +151,9 @@ def test_without_training_nothing_is_executed_and_it_says_so(home, capsys):
 
 FORGED = {
     "multiplier": (
-        lambda r: r["numbers"].update(multiplier=1.5), "numbers.multiplier: is 1.5, but the curves"
+        lambda r: r["numbers"].update(multiplier=1.5), "numbers.multiplier: is 1.5, but"
     ),
-    "verdict": (lambda r: r["numbers"].update(verdict="better"), "numbers.verdict: is better, but"),
+    "verdict": (lambda r: r["numbers"].update(verdict="better"), "numbers.verdict: is"),
     "diverged": (lambda r: r["numbers"].update(diverged=1), "numbers.diverged: is 1, but"),
     "track's hash": (lambda r: r.update(track_hash="00"), "track_hash: is 00, but track smoke has"),
     "seeds": (lambda r: r.update(seeds=[0, 1]), "seeds: is [0, 1], but track smoke asks for"),
@@ -273,7 +272,6 @@ def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch,
     numbers = numbers_of(beside, "class", own)
     assert numbers == read_submission(SUBMITTED).numbers
 
-    write_derived(config, Path("kept/tables"))
     write("tracks/smoke.yaml", json.dumps({**SMOKE, "kept": True, "reference": "kept"}))
     main([*CALL[:-1]])
     said = capsys.readouterr()

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import write_tables
-from fathom_study.analysis.tables import read_losses, read_steps, read_table
+from fathom_study.analysis.tables import LOSSES, read_steps, read_table
 from fathom_study.metrics.steps import CLOCKS
 from fathom_study.report.figures.frames import first_nonfinite
 from fathom_study.report.figures.panels import against_step
@@ -57,7 +56,6 @@ def long(tmp_path):
 
 def tables_of(config, folder):
     write_tables(config, folder)
-    write_derived(config, folder)
     return {file.name: read_table(file) for file in sorted(folder.glob("*.csv"))}
 
 
@@ -69,7 +67,7 @@ def test_tables_of_thinned_runs_are_the_same(long, tmp_path):
         kept = [column for column in table if column not in where]
         pd.testing.assert_frame_equal(table[kept], theirs[name][kept], check_exact=True, obj=name)
     assert ours["stability.csv"]["spikes"].tolist() == [4, 4]
-    whole, thin = (read_losses(tmp_path / c.results[-1:], ["a"])["loss"] for c in long)
+    whole, thin = (read_steps(tmp_path / c.results[-1:], ["a"], LOSSES)["loss"] for c in long)
     assert whole.tolist() == thin.tolist()
 
 

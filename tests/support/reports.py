@@ -138,7 +138,6 @@ def analyze_runs(config, published):
     folder = Path(config.report_folder)
     write_json(folder / "config.json", config.resolved())
     run_tables.write_tables(config, folder / "tables")
-    write_derived(config, folder / "tables")
     write_claims(config, published, folder / "tables")
     return folder
 

@@ -193,10 +193,14 @@ def inputs_of_training(w):
 
 @functools.cache
 def wanted():
-    """The cells to train for tables and reports, and whether only some studies are the targets."""
+    """The cells to train for tables and reports, and the targets if they are studies alone.
+
+    Of the targets, which Snakemake keeps private: the report of a study shows all runs, and a study
+    as a target trains its own alone.
+    """
     targets = {*workflow.dag_settings.targets}
-    is_part = bool(targets) and targets <= {*PLAN.studies}
-    return (PLAN.cells_for(targets) if is_part else PLAN.cells), is_part
+    studies = sorted(targets) if targets <= {*PLAN.studies} else []
+    return (PLAN.cells_for(studies) if studies else PLAN.cells), studies
 
 
 def figures_wanted(w):
@@ -207,14 +211,10 @@ def figures_wanted(w):
 
 
 def where_results_are():
-    """Lines on what this start made or found, and the next step."""
-    _, is_part = wanted()
-    return reports.where_results_are(
-        CONFIG,
-        {str(file) for job in workflow.dag.jobs for file in job.output},
-        workflow.dag_settings.targets if is_part else (),
-        [] if OPTIONS == ["--config", "config.yaml"] else OPTIONS,
-    )
+    """Lines on the results that are there, and the next step."""
+    _, studies = wanted()
+    options = [] if OPTIONS == ["--config", "config.yaml"] else OPTIONS
+    return reports.where_results_are(CONFIG, studies, options)
 
 
 def add_lines(record):
@@ -230,8 +230,8 @@ def add_lines(record):
 
 def report_of(study, wildcards):
     """A study's report, which shows other studies as they are; none beside other targets."""
-    _, is_part = wanted()
-    return [f"{RESULTS}/{r.name}" for r in DECLARED if is_part and r.study == study]
+    _, targets = wanted()
+    return [f"{RESULTS}/{r.name}" for r in DECLARED if targets and r.study == study]
 
 
 def in_report(folder, figures, category, **labels):

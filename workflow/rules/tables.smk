@@ -41,9 +41,7 @@ checkpoint run_tables:
         "../../envs/report.yaml"
     params:
         imported=PLAN.imported_key,  # their files and replays, for the same reason
-        code_hash=hash_for(
-            PLAN.code_hash, "fathom_study.analysis.run_tables", "fathom_study.analysis.derived"
-        ),
+        code_hash=hash_for(PLAN.code_hash, "fathom_study.analysis.run_tables"),
     message:
         "run_tables"
     shell:

@@ -12,7 +12,7 @@ from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.scale import pooled_table, sizes_table
 from fathom_study.analysis.stability import stability_table
-from fathom_study.analysis.tables import counted, read_losses, read_table, save_tables
+from fathom_study.analysis.tables import LOSSES, counted, read_steps, read_table, save_tables
 from fathom_study.analysis.worth import worth_table
 from fathom_study.config import Config
 
@@ -29,7 +29,7 @@ def write_derived(config: Config, folder: Path) -> None:
     of_runs = counted(cells)
     platforms = of_runs.groupby("study")["platform"].nunique()
     several = [study for study in config.studies if platforms.get(study, 0) > 1]
-    losses = read_losses(folder, several)
+    losses = read_steps(folder, several, LOSSES)
     variance = variance_table(config, losses)
     saved("trajectories.csv", trajectories_table(of_runs, losses))
     saved("variance.csv", variance)
@@ -42,4 +42,4 @@ def write_derived(config: Config, folder: Path) -> None:
     sizes = saved("sizes.csv", sizes_table(config, cells, worth))
     saved("pooled.csv", pooled_table(sizes))
     tried = [name for name, study in config.studies.items() if study.rate_families]
-    saved("stability.csv", stability_table(config, cells, read_losses(folder, tried)))
+    saved("stability.csv", stability_table(config, cells, read_steps(folder, tried, LOSSES)))

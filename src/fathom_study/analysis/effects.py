@@ -16,7 +16,6 @@ from fathom_study.analysis.ladder import compare_multipliers, log_multipliers
 from fathom_study.analysis.pair_verdicts import (
     PERCENT,
     SCORE,
-    Verdict,
     Verdicts,
     compare,
     in_unit,
@@ -90,22 +89,9 @@ def effects_table(config: Config, cells: pd.DataFrame, verdicts: Verdicts) -> pd
             of_score_alone = pair.rate != ONE_RATE or any(is_plain)
             for metric in METRICS[:1] if of_score_alone else METRICS:
                 if row := _row(pair, metric, scores[name]):
-                    rows.append(labels | row | verdict_columns(by_metric[metric][key]))
+                    rows.append(labels | row | by_metric[metric][key]._asdict())
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"seeds_needed": float})
-
-
-def verdict_columns(verdict: Verdict) -> dict[str, Any]:
-    """The columns of a verdict in effects.csv."""
-    return {
-        "p": verdict.p,
-        "p_holm": verdict.p_holm,
-        "tests": verdict.tests,
-        "corrected_low": verdict.low,
-        "corrected_high": verdict.high,
-        "verdict": verdict.verdict,
-        "seeds_needed": verdict.seeds_needed,
-    }
 
 
 def undecided(file: Path, studies: Collection[str]) -> pd.DataFrame:

@@ -128,18 +128,18 @@ def key_of(labels: Mapping[str, Any], pair: Pair) -> Key:
 
 
 class Verdict(NamedTuple):
-    """A pair's test, corrected for its family, and what follows from it."""
+    """A pair's test, corrected for its family, and what follows from it; columns of effects.csv."""
 
     p: float
     p_holm: float = math.nan
     tests: float = math.nan
     """The number of tests in the family."""
-    low: float = math.nan
+    corrected_low: float = math.nan
     """The effect's interval at the level of the family, in the unit of `unit_of`."""
-    high: float = math.nan
-    multiplier_low: float = math.nan
+    corrected_high: float = math.nan
+    steps_low: float = math.nan
     """The same interval as step multipliers; 0 or infinite beyond the ladder."""
-    multiplier_high: float = math.nan
+    steps_high: float = math.nan
     verdict: str = UNDECIDED
     seeds_needed: float = math.nan
 

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from fathom_study import datasets, tasks
+from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.statistics import mean_with_ci
 from fathom_study.analysis.tables import (
@@ -44,7 +45,7 @@ from fathom_study.system.files import write_bytes
 
 
 def write_tables(config: Config, folder: Path) -> None:
-    """Write the tables of runs into `folder`. Raises RunError naming each corrupt run."""
+    """Write the tables of runs, and those derived from them. Raises RunError for corrupt runs."""
     runs = find_runs(config)
     corrupt = [run for run in runs if run.status == "corrupt"]
     if corrupt:
@@ -69,6 +70,7 @@ def write_tables(config: Config, folder: Path) -> None:
     for study in config.studies:
         of_study_runs = [run for run in curves if run.cell.study == study]
         write_steps(of_study(folder, study) / STEPS, of_study_runs, rows)
+    write_derived(config, folder)
 
 
 Rows = Mapping[Path, Sequence[Row]]

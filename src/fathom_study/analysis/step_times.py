@@ -51,11 +51,6 @@ def width_of(study: Study) -> float:
     return float(getattr(study.model, "width", math.nan))
 
 
-def changes_width(study: Study, variant: str) -> bool:
-    """Whether a variant has a width of its own."""
-    return "width" in study.changes(variant).get("model", {})
-
-
 def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
     """The step times of every variant, from the config's table `step_times`; empty without one.
 
@@ -71,7 +66,8 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         if row.study not in config.studies:
             continue
         study = config.studies[row.study]
-        if (row.width > width_of(study)) != wider or (wider and changes_width(study, row.variant)):
+        has_own_width = "width" in study.changes(row.variant).get("model", {})
+        if (row.width > width_of(study)) != wider or (wider and has_own_width):
             continue
         first_of = config.same_work(row.study)
         alike = [v for v, first in first_of.items() if first == row.variant]

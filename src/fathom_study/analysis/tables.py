@@ -149,6 +149,9 @@ COLUMNS = {
 }  # fmt: skip
 """Columns that a table must have, by file name."""
 
+LOSSES = COLUMNS[STEPS]
+"""The columns of the losses of runs by step."""
+
 
 MAKE_AGAIN = "run: fathom tables, then: fathom claims"
 
@@ -184,17 +187,13 @@ def read_table(
     return table.assign(**texts)
 
 
-def read_steps(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
-    """The steps of these studies; `folder` holds the tables of all studies."""
-    return _read_steps(folder, studies, None)
+def read_steps(
+    folder: Path, studies: Iterable[str], only: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The steps of these studies; `folder` holds the tables of all studies.
 
-
-def read_losses(folder: Path, studies: Iterable[str]) -> pd.DataFrame:
-    """The losses of these studies by run and step; much faster to read than all metrics."""
-    return _read_steps(folder, studies, COLUMNS[STEPS])
-
-
-def _read_steps(folder: Path, studies: Iterable[str], only: Sequence[str] | None) -> pd.DataFrame:
+    `only`: the columns to read, such as LOSSES, much faster than all of them, which None means.
+    """
     tables = [read_table(of_study(folder, study) / STEPS, only=only) for study in studies]
     # Empty tables are skipped: their columns have no type.
     kept = [table for table in tables if len(table)] or tables[:1]

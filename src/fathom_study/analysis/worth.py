@@ -82,12 +82,9 @@ def worth_table(
             at_one_rate = pair.rate == ONE_RATE
             if row["answer"]:
                 verdict = verdicts[key_of(labels, pair)]
-                row |= {
-                    "p": verdict.p,
-                    "p_holm": verdict.p_holm,
-                    "tests": verdict.tests,
-                    "corrected_low": verdict.multiplier_low,
-                    "corrected_high": verdict.multiplier_high,
+                row |= verdict._asdict() | {
+                    "corrected_low": verdict.steps_low,
+                    "corrected_high": verdict.steps_high,
                     # Equal but for rounding is equal in steps too.
                     "verdict": EQUIVALENT if verdict.verdict == ALIKE else verdict.verdict,
                 }

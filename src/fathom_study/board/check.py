@@ -19,40 +19,36 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fathom.connections.module import FOLDER
-from fathom.settings import ConfigError, validate
+from fathom.settings import ConfigError, short_repr, validate
 from fathom.system.errors import UserError
 from fathom.system.text import digits, one_line
 from fathom_study import datasets
 from fathom_study.board.child import COUNTS, RUN, Counts, Job
-from fathom_study.board.scoring import differing, numbers_of, plain_cells_left
+from fathom_study.board.scoring import plain_cells_left
 from fathom_study.board.submission import (
     LOG,
     MAX_FILE_BYTES,
     PACKAGES,
     RUNS,
     Submission,
+    follows_from,
     label_of,
     read_submission,
-    versions_of,
 )
 from fathom_study.board.track import RECORD, Track, open_track
 from fathom_study.config import Cell, Compute, Spec
-from fathom_study.metrics.steps import Row
 from fathom_study.runs.bundle import BundleError, make_rows, unpack
 from fathom_study.runs.folder import (
     SPEC,
-    Manifest,
     RunError,
     read_json,
     read_manifest,
     read_rows,
 )
-from fathom_study.runs.replay import Comparison, compare_rows
-from fathom_study.runs.thinning import thin_rows
-from fathom_study.runs.training import same_digits
+from fathom_study.runs.replay import Comparison, compare_runs
 from fathom_study.runs.validate import STEPS, compare_specs, receive_run
 from fathom_study.system.files import write_json
 from fathom_study.tasks import outcome_of, summary_of
@@ -94,27 +90,28 @@ def check_files(folder: Path, staging: Path) -> Checked:
     if problems:
         raise CheckError("\n".join(problems))
     runs = _unpack(folder / RUNS, staging, track, submission, label)
-    manifests = [read_manifest(runs[cell]) for cell in track.cells(label)]
-    numbers = numbers_of(track, label, runs)
-    wrong = [
-        f"{record}: numbers.{key}: is {said}, but the curves give {found}; submit again"
-        for key, said, found in differing(submission.numbers, numbers, ROUNDING)
-    ]
-    versions = versions_of(manifests)
-    wrong += [
-        f"{record}: versions.{key}: is {submission.versions.get(key)!r:.80}, but the runs have "
-        f"{versions.get(key)!r:.80}; submit again"
-        for key in sorted(versions.keys() | submission.versions.keys())
-        if versions.get(key) != submission.versions.get(key)
-    ]
-    if submission.cost.machine != manifests[0].device.name:
-        wrong.append(
-            f"{record}: cost.machine: is {submission.cost.machine!r}, but the runs are from "
-            f"{manifests[0].device.name!r}; submit again"
-        )
-    if wrong:
+    given = submission.model_dump()
+    found = follows_from(track, label, runs, given["cost"])
+    if wrong := [*_differing(record, {key: given[key] for key in found}, found)]:
         raise CheckError("\n".join(wrong))
     return Checked(track, submission, folder, label, runs)
+
+
+def _differing(
+    record: Path, given: dict[str, Any], found: dict[str, Any], place: str = ""
+) -> Iterator[str]:
+    """Problems of the values of a record that differ from those found by more than rounding."""
+    for name in given | found:
+        one, other, key = given.get(name), found.get(name), f"{place}{name}"
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differing(record, one, other, f"{key}.")
+            continue
+        are_floats = isinstance(one, float) and isinstance(other, float)
+        if abs(one - other) > ROUNDING * abs(other) if are_floats else one != other:
+            yield (
+                f"{record}: {key}: is {short_repr(one)}, but the runs give {short_repr(other)}; "
+                "submit again"
+            )
 
 
 def _of_record(folder: Path, submission: Submission, track: Track) -> Iterator[str]:
@@ -247,10 +244,12 @@ def train_anew(checked: Checked, seed: int, compute: Compute, *, approved: bool)
         write_json(work / "job.json", job.model_dump())
         if why := _run_child(work, job, () if approved else NO_NETWORK):
             raise CheckError(f"{file}: seed {seed}: {why}")
-        if wrong := _wrong_counts(work, submission):
-            raise CheckError("\n".join(f"{checked.folder / RECORD}: {line}" for line in wrong))
+        counts = validate(Counts, read_json(work / COUNTS), COUNTS).model_dump()
+        given = submission.cost.model_dump(include=counts.keys())
+        if wrong := [*_differing(checked.folder / RECORD, given, counts, "cost.")]:
+            raise CheckError("\n".join(wrong))
         try:
-            comparison = _compare(spec, manifest, recorded, work / RUN)
+            comparison = _compare(spec, recorded, work / RUN)
         except RunError as error:
             raise CheckError(f"{file}: seed {seed}: wrote no run: {error}") from error
     if comparison.outcome != "agrees":
@@ -296,42 +295,25 @@ def _run_child(work: Path, job: Job, before: tuple[str, ...]) -> str:
     return one_line(said[-1] if said else f"ended with status {status}") if status else ""
 
 
-def _wrong_counts(work: Path, submission: Submission) -> list[str]:
-    """Problems of the counted operations and bytes."""
-    found = validate(Counts, read_json(work / COUNTS), COUNTS).counts
-    said = [submission.cost.operations, submission.cost.bytes]
-    pairs = zip(("operations", "bytes"), said, found or (None, None), strict=True)
-    return [
-        f"cost.{name}: is {ours}, but the count gives {theirs}; submit again"
-        for name, ours, theirs in pairs
-        if ours != theirs and (None in (ours, theirs) or abs(ours - theirs) > ROUNDING * theirs)
-    ]
-
-
-def _compare(spec: Spec, manifest: Manifest, recorded: Path, made: Path) -> Comparison:
+def _compare(spec: Spec, recorded: Path, made: Path) -> Comparison:
     """Compare a run with its repetition: every step on a like machine, else as replays do.
 
     On another machine later steps drift apart, so there the score of the end is compared too.
     """
-    here, old, new = read_manifest(made), read_rows(recorded), read_rows(made)
-    scores = [_score(spec, manifest, old), _score(spec, here, new)]
-    if manifest.summary:
-        new = list(thin_rows(new))
-    exactly = same_digits(here.model_dump(), manifest.model_dump())
-    steps = len(old) if exactly else STEPS
-    comparison = compare_rows(old[:steps], new[:steps], exactly=exactly, every=exactly)
-    if exactly or comparison.outcome != "agrees":
+    comparison = compare_runs(recorded, made, until=STEPS)
+    if comparison.outcome != "agrees":
         return comparison
-    one, other = scores
+    one, other = (_score(spec, folder) for folder in (recorded, made))
     if abs(one - other) <= SCORE * abs(one) or (math.isnan(one) and math.isnan(other)):
         return comparison
     why = f"the score after training was {one} and is {other}, not equal to {SCORE:g}"
     return Comparison("differs", why, comparison.differences)
 
 
-def _score(spec: Spec, manifest: Manifest, rows: list[Row]) -> float:
+def _score(spec: Spec, folder: Path) -> float:
     """The score of a run; NaN if it diverged or was not measured."""
-    outcome, score = outcome_of(spec, manifest.summary or summary_of(spec, rows))
+    summary = read_manifest(folder).summary or summary_of(spec, read_rows(folder))
+    outcome, score = outcome_of(spec, summary)
     return math.nan if outcome == "diverged" or score is None else score
 
 

@@ -27,7 +27,8 @@ COUNTS, RUN = "counts.json", "run"
 class Counts(Settings):
     """Operations and bytes of a step over the plain network's; null if they cannot be counted."""
 
-    counts: tuple[Number, Number] | None
+    operations: Number | None = None
+    bytes: Number | None = None
 
 
 class Job(Settings):
@@ -65,10 +66,11 @@ def main(file: str) -> None:
     problem = without_data(Problem(spec))
     with OwnCode(spec.connection.module):
         try:
-            counts = work_over(problem, plain_problem(problem))
+            operations, of_bytes = work_over(problem, plain_problem(problem))
+            counts = Counts(operations=operations, bytes=of_bytes)
         except (RuntimeError, NotImplementedError):  # it reads numbers, which have no count
-            counts = None
-    write_json(Path(COUNTS), Counts(counts=counts).model_dump())
+            counts = Counts()
+    write_json(Path(COUNTS), counts.model_dump())
     compute = Compute(data=job.data, device=job.device, threads=job.threads)
     run_cell(spec, Path(RUN), compute)
 

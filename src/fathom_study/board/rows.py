@@ -77,26 +77,19 @@ def board_rows(
 
 
 def rows_of(
-    track: Track, board: Path, worth: Sequence[Mapping[str, Any]], labels: Mapping[str, str]
+    track: Track,
+    board: Path,
+    worth: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+    *judged: Row,
 ) -> TrackRows:
-    """A track with its rows. Raises ConfigError for a damaged submission."""
+    """A track with its rows, and those judged here. Raises ConfigError for a damaged submission."""
     theirs = [] if track.closed else _theirs(track, submissions(board, track.name))
-    rows = [*_ours(track, worth), *(row for row in theirs if not row.withdrawn)]
-    return _grouped(track, rows, [row for row in theirs if row.withdrawn], labels)
-
-
-def with_row(one: TrackRows, row: Row, labels: Mapping[str, str]) -> TrackRows:
-    """The rows of a track with one more."""
-    rows = [other for group in one.groups.values() for other in group]
-    return _grouped(one.track, [*rows, row], one.withdrawn, labels)
-
-
-def _grouped(
-    track: Track, rows: list[Row], withdrawn: Sequence[Row], labels: Mapping[str, str]
-) -> TrackRows:
+    rows = [*_ours(track, worth), *(row for row in theirs if not row.withdrawn), *judged]
     rows.sort(key=lambda row: (labels.get(row.connection, row.connection).lower(), row.line))
-    groups = {name: [row for row in rows if row.verdict == name] for name in VERDICTS}
-    return TrackRows(track, {name: group for name, group in groups.items() if group}, withdrawn)
+    by_verdict = {name: [row for row in rows if row.verdict == name] for name in VERDICTS}
+    groups = {name: group for name, group in by_verdict.items() if group}
+    return TrackRows(track, groups, [row for row in theirs if row.withdrawn])
 
 
 def _ours(track: Track, worth: Sequence[Mapping[str, Any]]) -> list[Row]:

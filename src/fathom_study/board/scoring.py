@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -118,15 +118,3 @@ def multiplier_of(row: Mapping[str, Any]) -> dict[str, float]:
     low, high = ends_on_ladder(row)
     ends = {name: float(row[name]) for name in ("multiplier", "least", "most")}
     return ends | {"low": low, "high": high}
-
-
-def differing(ours: Settings, theirs: Settings, tolerance: float) -> Sequence[tuple[str, Any, Any]]:
-    """(key, ours, theirs) of each field in which two records differ by more than rounding."""
-    one, other = ours.model_dump(), theirs.model_dump()
-    return [(k, one[k], other[k]) for k in one if not _same(one[k], other[k], tolerance)]
-
-
-def _same(one: object, other: object, tolerance: float) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) <= tolerance * abs(other)
-    return one == other

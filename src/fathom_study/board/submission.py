@@ -126,6 +126,18 @@ def versions_of(manifests: list[Manifest]) -> dict[str, str]:
     return {key: ", ".join(sorted(values))[:500] for key, values in facts.items()}
 
 
+def follows_from(
+    track: Track, label: str, runs: Mapping[Cell, Path], cost: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a record that follow from run folders; `cost` gets the machine."""
+    manifests = [read_manifest(runs[cell]) for cell in track.cells(label)]
+    return {
+        "versions": versions_of(manifests),
+        "numbers": numbers_of(track, label, runs).model_dump(),
+        "cost": {**cost, "machine": manifests[0].device.name},
+    }
+
+
 def write_submission(
     track: Track,
     module: str,
@@ -134,14 +146,15 @@ def write_submission(
     runs: Mapping[Cell, Path],
     cost: Mapping[str, float | None],
     log: Path,
-) -> tuple[Path, Submission]:
-    """Write board/TRACK/NAME for trained runs. Raises UserError if another submission is there.
+) -> Path:
+    """Write board/TRACK/NAME for trained runs; returns it.
+
+    Raises UserError if another submission is there.
 
     `module`: FILE.py:NAME. `cost`: time, operations and bytes of a step. `log`: the judgement.
     """
     path, name = split_name(module)
     file, label = Path(path), label_of(name, track.plain)
-    manifests = [read_manifest(runs[cell]) for cell in track.cells(label)]
     submission = validate(
         Submission,
         {
@@ -154,9 +167,7 @@ def write_submission(
             "settings": dict(arguments),
             "date": datetime.now(UTC).date().isoformat(),
             "seeds": track.seeds,
-            "versions": versions_of(manifests),
-            "numbers": numbers_of(track, label, runs),
-            "cost": {**cost, "machine": manifests[0].device.name},
+            **follows_from(track, label, runs, cost),
         },
         module,
     )
@@ -175,7 +186,7 @@ def write_submission(
     found = {f"{d.name}=={d.version}\n" for d in metadata.distributions()}
     write_text(folder / PACKAGES, "".join(sorted(found, key=str.lower)))
     write_json(folder / RECORD, submission.model_dump(exclude_defaults=False))
-    return folder, submission
+    return folder
 
 
 def submissions(board: Path, track: str) -> list[tuple[Path, Submission]]:

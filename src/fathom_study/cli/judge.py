@@ -84,8 +84,9 @@ def judge(
     network alone; with --track, at the settings of the board. The last line is the verdict. The
     same command resumes where it stopped.
     """
+    from fathom_study.board.submission import write_submission
     from fathom_study.board.track import open_track
-    from fathom_study.report.judge.judgement import make_plan, write_judgement
+    from fathom_study.report.judge.judgement import cost_of, make_plan, write_judgement
     from fathom_study.runs.train_all import specs_left
 
     author = _author(track, who, licence, check=check) if submit or who or licence else None
@@ -125,9 +126,8 @@ def judge(
     command = shlex.join(["fathom", "judge", module, *options])
     pages, verdict = write_judgement(plan, checks, PAGE, command)
     if author and chosen:
-        from fathom_study.report.judge.judgement import submit as write
-
-        made = write(plan, chosen, module, arguments, author, checks)
+        cost, log = cost_of(checks[chosen.study_name]), folder / "JUDGE.md"
+        made = write_submission(chosen, module, arguments, author, plan.folders(), cost, log)
         last = (
             f"made {made}; next: fathom board check {made}, then open a pull request that adds it"
         )

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fathom.settings import AnySettings, deep_merge, short_repr, unknown, validate
-from fathom_study.config import Compute, Config, ConfigError, load_config, parse_json, parse_yaml
+from fathom.settings import deep_merge, short_repr, unknown, validate
+from fathom_study.config import Compute, Config, ConfigError, load_config, parse_yaml
 from fathom_study.system.files import file_to_write
 
 
@@ -130,11 +130,3 @@ def changed(compute: Compute, **changes: str | int | None) -> Compute:
     given = {key: value for key, value in changes.items() if value is not None}
     options = " ".join(f"--{key} {value}" for key, value in given.items())
     return validate(Compute, {**compute.model_dump(), **given}, options or "compute")
-
-
-def from_json(model: type[AnySettings], text: str, source: str) -> AnySettings:
-    """Settings given as JSON. Raises ConfigError, a line for each problem.
-
-    `source`: the option or argument that each line begins with.
-    """
-    return validate(model, parse_json(text, f"{source}:"), source)

@@ -126,13 +126,11 @@ def verify(
 @app.command(epilog=example("fathom tables"))
 def tables(config: ConfigFiles = DEFAULT_CONFIG) -> None:
     """Gather all runs into the CSVs of results/tables."""
-    from fathom_study.analysis.derived import write_derived
     from fathom_study.analysis.run_tables import write_tables
 
     settings = _read_own(config)
     folder = Path(settings.report_folder) / "tables"
     write_tables(settings, folder)
-    write_derived(settings, folder)
     end_with(folder, "`fathom claims` tests published claims")
 
 

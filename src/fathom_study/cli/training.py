@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fathom.settings import validate
 from fathom.system.errors import UserError, fail, say
 from fathom.system.text import format_duration
 from fathom_study import datasets, tasks
@@ -28,7 +29,6 @@ from fathom_study.cli.options import (
     check_known,
     end_with,
     example,
-    from_json,
     options_of,
     output_folder,
     read_config,
@@ -246,7 +246,7 @@ def job(
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""
     cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
-    train_spec(cell, out, from_json(Compute, compute, "--compute"))
+    train_spec(cell, out, validate(Compute, parse_json(compute, "--compute:"), "--compute"))
 
 
 def _spec_of(settings: Config, name: str, wanted: dict[str, Any]) -> Spec:

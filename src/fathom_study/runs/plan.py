@@ -126,7 +126,8 @@ class Plan:
 
     def run_files(self, cells: Iterable[Cell]) -> list[str]:
         """The files of runs that are trained here."""
-        return files_of_runs(run_folder(Path(self.config.results), cell) for cell in cells)
+        folders = (run_folder(Path(self.config.results), cell) for cell in cells)
+        return [f"{folder}/{name}" for folder in folders for name in RUN_FILES]
 
     def manifest_files(self, cells: Iterable[Cell]) -> list[str]:
         """The manifests of runs that are trained here. Each has the hashes of its run's files."""
@@ -145,11 +146,6 @@ class Plan:
         """A hash of these modules and of the metrics' code, which numbers and axes depend on."""
         names = (study.task for study in self.config.studies.values())
         return code_hash(*modules, *metrics_code(names))
-
-
-def files_of_runs(folders: Iterable[Path]) -> list[str]:
-    """The files of runs in these folders."""
-    return [f"{folder}/{name}" for folder in folders for name in RUN_FILES]
 
 
 KILLED = (

@@ -117,16 +117,26 @@ def replay_whole(
     check_run(folder, manifest, spec.cell)
     with tempfile.TemporaryDirectory(prefix="fathom-") as made:
         run_cell(spec, Path(made), _like(manifest, compute), on_chunk)
-        here, recorded, again = read_manifest(Path(made)), read_rows(folder), read_rows(Path(made))
+        return spec.steps, compare_runs(folder, Path(made))
+
+
+def compare_runs(folder: Path, made: Path, until: int | None = None) -> Comparison:
+    """Compare every row of a run with its repetition; on a like machine also all arrays.
+
+    `until`: number of steps to compare on another machine, by fewer metrics; None: all steps.
+    """
+    manifest, here = read_manifest(folder), read_manifest(made)
+    recorded, again = read_rows(folder), read_rows(made)
     if manifest.summary:
         again = list(thin_rows(again))
     exactly = same_digits(here.model_dump(), manifest.model_dump())
-    comparison = compare_rows(recorded, again, exactly=exactly, every=True)
+    last, every = None if exactly else until, exactly or until is None
+    comparison = compare_rows(recorded[:last], again[:last], exactly=exactly, every=every)
     arrays = [name for name in manifest.files if name.endswith(".safetensors")]
     others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
     if comparison.outcome == "agrees" and others:
         comparison = comparison._replace(outcome="differs", why=f"{others[0]} has other numbers")
-    return spec.steps, comparison
+    return comparison
 
 
 def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:

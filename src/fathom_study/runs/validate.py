@@ -215,13 +215,8 @@ def validate_run(folder: Path, spec: Spec, *, imported: bool = False) -> Run:
         if not was_checked(folder, manifest):
             check_content(folder, manifest)  # a stale run may have the format of an older code
     except RunError as error:
-        return result("corrupt", one_line(_inside(folder, error)))
+        return result("corrupt", one_line(str(error).removeprefix(f"{folder}/")))
     return result("imported" if imported else "measured", platform=manifest.platform)
-
-
-def _inside(folder: Path, error: RunError) -> str:
-    """The message, with its file relative to the folder."""
-    return str(error).removeprefix(f"{folder}/")
 
 
 def _why_stale(folder: Path, manifest: Manifest, spec: Spec) -> str:

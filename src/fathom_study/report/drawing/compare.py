@@ -12,11 +12,9 @@ import pandas as pd
 
 from fathom.settings import ConfigError, deep_merge
 from fathom_study import tasks
-from fathom_study.analysis.effects import effects_table
-from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.run_tables import write_tables
-from fathom_study.analysis.tables import AXES, read_steps, read_table, read_with_times, save_tables
+from fathom_study.analysis.tables import AXES, read_steps, read_with_times
 from fathom_study.config import Config, check_config
 from fathom_study.report.drawing.draw import draw_study
 from fathom_study.report.pages.reports import check_is_no_report_folder
@@ -51,9 +49,6 @@ def write_comparison(config: Config) -> str:
     out, tables, study = Path(config.results), Path(config.results, "tables"), config.studies[STUDY]
     shown, platform = tasks.presentation(study.task), Platform(study.backends[0])
     write_tables(config, tables)
-    cells = read_table(tables / "cells.csv")
-    effects = effects_table(config, cells, verdicts_of(config, cells))
-    save_tables({"effects.csv": effects}, tables, config.studies)
     draw_study(config, STUDY, platform, tables, out, shown.figures)
     cells = read_with_times(tables / "cells.csv").set_index("variant", drop=False)
     cells["diverged"] = cells["outcome"] == "diverged"

@@ -11,25 +11,22 @@ from pathlib import Path
 from fathom.system.errors import UserError
 from fathom_study.datasets import SUMS
 from fathom_study.runs.bundle import refused_bundles
+from fathom_study.runs.import_preview import BUNDLES
 from fathom_study.system.files import parse_sums, sha256, sums, write_text
 
 SHOWN = ("*.md", "studies/*.md", "tables/*.csv", "figures/**/*.png")
 """Files that reports read or link to, except runs."""
 
-BUNDLES = "bundles"
-"""Folder of the result's bundles. An archive of other results has only the shown files."""
-
 REMEDY = "it belongs to the kept result that the config names; restore it"
 
 
-def shown_files(folder: Path) -> list[Path]:
-    """The files of a kept result that reports read and link to."""
-    return [file for pattern in SHOWN for file in sorted(folder.glob(pattern))]
-
-
 def _names(folder: Path) -> list[str]:
-    """Names of the shown files and bundles, as in the list of hashes."""
-    files = (*shown_files(folder), *sorted(folder.glob(f"{BUNDLES}/*.tar.xz")))
+    """Names of the shown files and bundles, as in the list of hashes.
+
+    An archive of other results has only the shown files.
+    """
+    patterns = (*SHOWN, f"{BUNDLES}/*.tar.xz")
+    files = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
     return [file.relative_to(folder).as_posix() for file in files]
 
 

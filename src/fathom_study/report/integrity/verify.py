@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple
 from fathom.system.errors import UserError
 from fathom.system.text import one_line
 from fathom_study.analysis.claims import Published, write_claims
-from fathom_study.analysis.derived import write_derived
 from fathom_study.analysis.run_tables import write_tables
 from fathom_study.analysis.tables import of_study
 from fathom_study.config import Config
@@ -136,7 +135,8 @@ def _checks(config: Config, published: Published, templates: Path, fresh: Path) 
         problem = f"the bundle {line}; import an intact copy, or delete this file to ignore it"
         yield Check("runs", refused_file(Path(config.results)), problem, is_made=False)
     if config.reference:
-        yield from _check_reference(Path(config.reference))
+        wrong = list(kept.differences(Path(config.reference))) or [(Path(config.reference), "")]
+        yield from (Check("reference", file, problem) for file, problem in wrong)
     belong = {file for figure_set in figures for file in figure_set.files}
     strays = (file for file in _files(results / FIGURES) if file not in belong)
     yield from (_stray("figures", file) for file in strays)
@@ -161,11 +161,6 @@ def _is_local(config: Config, run: Run) -> bool:
     return run.folder == run_folder(Path(config.results), run.cell)
 
 
-def _check_reference(folder: Path) -> Iterator[Check]:
-    wrong = list(kept.differences(folder)) or [(folder, "")]
-    yield from (Check("reference", file, problem) for file, problem in wrong)
-
-
 # --- config, tables and reports -------------------------------------------------------------------
 
 
@@ -183,7 +178,6 @@ def _make_again(
     figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
     try:
         write_tables(config, fresh / TABLES)
-        write_derived(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)
         write_reports(config, published, templates, fresh)
     except UserError as error:

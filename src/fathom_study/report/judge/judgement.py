@@ -28,7 +28,7 @@ from fathom_study.analysis.run_tables import cells_table
 from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
 from fathom_study.analysis.tables import read_table, save_tables, scores_of
 from fathom_study.backends import Backend
-from fathom_study.board.rows import TrackRows, row_of, rows_of, with_row
+from fathom_study.board.rows import TrackRows, row_of, rows_of
 from fathom_study.board.scoring import (
     beside_kept,
     kept_cells,
@@ -36,10 +36,9 @@ from fathom_study.board.scoring import (
     plain_cells_left,
     tables_of,
 )
-from fathom_study.board.submission import BOARD, Author, label_of, write_submission
-from fathom_study.board.track import Track
+from fathom_study.board.submission import BOARD, label_of
+from fathom_study.board.track import BACKEND, Track
 from fathom_study.config import Cell, Compute, Config, ConfigError, load_config, read_yaml
-from fathom_study.report.integrity.kept import BUNDLES
 from fathom_study.report.judge.forest import Place, forest
 from fathom_study.report.pages.render import check_numbers, environment_of, fill
 from fathom_study.report.pages.reports import check_is_no_report_folder
@@ -62,6 +61,7 @@ from fathom_study.runs.folder import (
     read_spec,
     run_folder,
 )
+from fathom_study.runs.import_preview import BUNDLES
 from fathom_study.runs.replay import repeat
 from fathom_study.runs.run import Run
 from fathom_study.runs.stream_checks import describe
@@ -78,8 +78,6 @@ DEPTHS = {"released": 12, "state": 8}
 
 LADDER = [0.5, 2]
 """Factors of the plain network's steps in a study without a ladder."""
-
-BACKEND = "torch"
 
 PLAIN = Path("results/judge/plain-network")
 """Folder of the plain network's runs that are trained here."""
@@ -151,6 +149,10 @@ class Plan:
         if cell.variant == self.label:
             return run_folder(Path(self.config.results), cell)
         return run_folder(PLAIN / self.track.name if self.track else PLAIN, cell)
+
+    def folders(self) -> dict[Cell, Path]:
+        """The run folder of each cell to train."""
+        return {cell: self.folder(cell) for cell in self.to_train()}
 
     def to_train(self) -> list[Cell]:
         """Cells of the connection; without a kept result, also those of the plain network."""
@@ -457,12 +459,11 @@ def _contract(judged: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 def _board(plan: Plan, checks: Mapping[str, Sequence[Check]]) -> TrackRows:
     """The board's rows of the plan's track, with the judged connection among them."""
     track, labels = plan.track, plan.config.labels
-    runs = {cell: plan.folder(cell) for cell in plan.to_train()}
-    cost = _cost(checks[track.study_name])
-    numbers = numbers_of(track, plan.label, runs)
+    cost = cost_of(checks[track.study_name])
+    numbers = numbers_of(track, plan.label, plan.folders())
     own = row_of(track, plan.name, "you", numbers, cost["time"], cost["operations"])
     worth = records(read_table(plan.kept / "tables" / "worth.csv")) if plan.kept else ()
-    return with_row(rows_of(track, BOARD, worth, labels), own, labels)
+    return rows_of(track, BOARD, worth, labels, own)
 
 
 def _places(
@@ -482,28 +483,12 @@ def _places(
             yield Place(name, worth["multiplier"], *ends, is_own=row["variant"] == plan.label)
 
 
-def _cost(checks: Sequence[Check]) -> dict[str, float | None]:
+def cost_of(checks: Sequence[Check]) -> dict[str, float | None]:
     """Time, operations and bytes of a step over the plain network's; None if not counted."""
     values = {check.name: check.value for check in checks}
     names = {"time": COST, "operations": OPERATIONS, "bytes": BYTES}
     known = {key: values.get(name, math.nan) for key, name in names.items()}
     return {key: None if math.isnan(value) else value for key, value in known.items()}
-
-
-def submit(
-    plan: Plan,
-    track: Track,
-    module: str,
-    arguments: Mapping[str, Any],
-    author: Author,
-    checks: Mapping[str, Sequence[Check]],
-) -> Path:
-    """Write the submission of a judgement at a track; returns its folder. Raises UserError."""
-    runs = {cell: plan.folder(cell) for cell in plan.to_train()}
-    log = Path(plan.config.results) / "JUDGE.md"
-    return write_submission(
-        track, module, arguments, author, runs, _cost(checks[track.study_name]), log
-    )[0]
 
 
 def _link(project: Path, out: Path, text: str, document: str) -> str:

@@ -118,10 +118,8 @@ def reports_of(config: Config, templates: Path) -> list[Report]:
     ]
 
 
-def where_results_are(
-    config: Config, made: Collection[str], studies: Collection[str], options: Sequence[str]
-) -> str:
-    """Lines that name the results among the files `made`, and the next step.
+def where_results_are(config: Config, studies: Collection[str], options: Sequence[str]) -> str:
+    """Lines that name the results that are there, and the next step.
 
     `studies`: those whose reports were asked for; `options`: of `fathom`, for the same config.
     """
@@ -134,15 +132,10 @@ def where_results_are(
     }
     if studies:
         documents = {f"{folder}/studies/{name}.md": f"the report of {name}" for name in studies}
-    lines = [f"{file}: {what}" for file, what in documents.items() if file in made]
-    folders = {f"{folder}/figures": "figures", f"{folder}/tables": "tables"}
-    folders[f"{config.results}/runs"] = "runs"
-    last = [
-        f"{part}: the {what}"
-        for part, what in folders.items()
-        if any(file.startswith(f"{part}/") for file in made)
-    ]
-    if page in made:
+    lines = [f"{file}: {what}" for file, what in documents.items() if Path(file).exists()]
+    folders = (f"{folder}/figures", f"{folder}/tables", f"{config.results}/runs")
+    last = [f"{part}: the {Path(part).name}" for part in folders if Path(part).exists()]
+    if page in documents and Path(page).exists():
         status = shlex.join(["fathom", "status", *options])
         after = f"`{status}` lists comparisons that more seeds may decide"
     else:

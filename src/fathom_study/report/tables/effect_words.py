@@ -69,18 +69,13 @@ def effect_with_interval(row: Mapping[str, Any]) -> str:
     return effect if math.isnan(row["low"]) else f"{effect} ({_ends(row)})"
 
 
-def interval_of(row: Mapping[str, Any]) -> str:
-    """The interval of an effect, as in '95 % interval −1 % to +2 %'."""
-    return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
-
-
 def corrected_interval(row: Mapping[str, Any]) -> str:
     """The interval by which the verdict is made, as in '−1 % to +2 %, corrected for 41 tests'.
 
     It excludes 0 for what is better or worse. Without a correction it is the 95 % interval.
     """
     if not row["tests"] > 1:
-        return interval_of(row)
+        return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
     return f"{_ends(_corrected(row))}, corrected for {row['tests']:g} tests"
 
 
