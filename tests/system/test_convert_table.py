@@ -10,7 +10,7 @@ from tests.system.conftest import PROJECT
 
 @pytest.fixture
 def table(monkeypatch, tmp_path):
-    """Losses of three seeds: `delta` is 4 % below plain when converted, and equal from the start."""
+    """Losses of three seeds: `delta` is 4 % below plain, converted or from the start."""
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     import convert
 
