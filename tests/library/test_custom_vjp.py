@@ -1,6 +1,5 @@
 """Functions with custom gradients: values and gradients equal those of the plain formula."""
 
-import itertools
 from functools import partial
 
 import numpy as np
@@ -350,15 +349,3 @@ def test_exponentials_are_as_exact_as_said(loop, exact, units):
     assert np.array_equal(np.isfinite(found), is_finite)
     assert error[is_finite].max() < units
     assert np.array_equal(found[~is_finite], rounded[~is_finite], equal_nan=True)
-
-
-def test_products_of_tiles_equal_numpy():
-    """Odd sizes, so that each block of the loops has a rest."""
-    for I, J, F in itertools.product((1, 2, 9), (1, 4, 7), (1, 5, 33)):  # noqa: E741
-        a, b, w, total = arrays((I, F), (J, F), (I, J), (I, F))
-        product = np.empty((I, J))
-        loops.product_with_rows(a, b, product)
-        assert product == pytest.approx(a @ b.T, rel=1e-12, abs=1e-12)
-        expected = total + w @ b
-        loops.add_product(w, b, total)
-        assert total == pytest.approx(expected, rel=1e-12, abs=1e-12)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fathom.connections.connection import readout_shares
 from fathom_study import tasks
 from fathom_study.metrics import runs
 from fathom_study.metrics.scores import Score, outcome
@@ -106,15 +105,6 @@ def test_a_nonfinite_matrix_has_no_gain_and_does_not_affect_its_batch(broken):
     # The product of three 2×2 matrices of ones is 4 everywhere.
     assert gain[0, 1] == pytest.approx(np.log10(4))
     assert np.isnan(composite_gain([np.zeros((2, 2)), [[broken, 1.0], [1.0, 1.0]]])).all()
-
-
-def test_products_of_a_batch_are_independent():
-    matrices = random_integers(2, 3, 6, 4, 4)
-    gain = composite_gain(matrices)
-    assert gain.max_entry.shape == gain.amax_forward.shape == gain.amax_backward.shape == (2, 3)
-    for index in np.ndindex(2, 3):
-        expected = exact_gain(exact_product(matrices[index]))
-        assert [values[index] for values in gain] == pytest.approx(expected, abs=ROUNDING)
 
 
 # --- metrics of a step ---------------------------------------------------------------------------
@@ -246,24 +236,6 @@ def test_step_metrics_of_gates_logits_and_the_embedding(connect_cpu, variant, wr
     assert row["stream_embedding_similarity"] == pytest.approx(np.mean(cosines), abs=1e-6)
 
 
-# --- shares of streams in the output --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("weights", "shares"),
-    [
-        ([1, 1], [0.4, 0.6]),  # (1, 0) + (1, 1) = (2, 1): products 2 and 3 of 5
-        ([1, -1], [0, 1]),  # (0, −1): the first stream is at right angles to it
-    ],
-)
-def test_shares_of_the_output_by_hand(backend, weights, shares):
-    streams, ops = np.array([[[1.0, 0.0]], [[1.0, 1.0]]]), backend.ops
-    for scale in (1, 1e30):
-        arrays = map(ops.asarray, (streams * scale, np.array(weights, dtype=float)))
-        result = ops.to_numpy(readout_shares(ops, *arrays))
-        assert result == pytest.approx(np.array(shares), abs=1e-6)
-
-
 # --- metrics of a run ----------------------------------------------------------------------------
 
 
@@ -313,18 +285,6 @@ def test_a_summary_of_a_diverged_run_by_hand():
     }  # fmt: skip
     summary = summarise(rows)
     assert {name: summary[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("norms", "expected"),
-    [
-        ([10.0**-step for step in range(6)], pytest.approx(0, abs=1e-12)),  # a smooth decay
-        ([1.0, INF, 2.0], None),
-    ],
-)
-def test_the_standard_deviation_of_changes_of_gradient_norms(norms, expected):
-    rows = [row_of(step, 1.0, norm) for step, norm in enumerate(norms)]
-    assert summarise(rows)["grad_norm_log10_sd"] == expected
 
 
 @pytest.mark.parametrize(
