@@ -94,6 +94,13 @@ def test_gradients_equal_the_oracle(framework, scheme):
     check_gradients(framework, module, branches(framework, dtype), values, exact)
 
 
+@pytest.mark.parametrize("scheme", ["mhar", "attn_res_block", "mhc_identity", *OF_EACH_KIND])
+def test_gradients_of_operations_equal_the_oracle(torch, monkeypatch, scheme):
+    """Without compiled loops, as on a GPU."""
+    monkeypatch.setattr("fathom.operations.torch_ops.is_on_host", lambda x: False)
+    test_gradients_equal_the_oracle(Torch(), scheme)
+
+
 def check_gradients(framework, module, functions, values, exact):
     """Check gradients of a random projection of the output against float64 slopes of `exact`."""
     dtype, _, rel, floor = PRECISION[framework.name]
