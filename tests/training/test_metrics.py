@@ -33,26 +33,21 @@ ROUNDING = 1e-11
 
 def exact_product(matrices):
     """The product of integer matrices, later ones on the left, in Python's unbounded integers."""
-    size = len(matrices[0])
-    product = [[int(i == j) for j in range(size)] for i in range(size)]
+    product = np.eye(len(matrices[0]), dtype=object)
     for matrix in matrices:
-        product = [
-            [sum(int(matrix[i][k]) * product[k][j] for k in range(size)) for j in range(size)]
-            for i in range(size)
-        ]
+        product = matrix.astype(object) @ product
     return product
 
 
-def exact_gain(product, shift=0):
-    """The fields of a Gain, from Python integers of any length times 10^shift."""
+def exact_gain(product):
+    """The fields of a Gain, from Python integers of any length."""
 
     def log10(number):
-        return math.log10(abs(number)) + shift if number else -math.inf
+        return math.log10(abs(number)) if number else -math.inf
 
-    rows = [log10(sum(row)) for row in product]
-    columns = [log10(sum(column)) for column in zip(*product, strict=True)]
+    rows, columns = (list(map(log10, product.sum(axis))) for axis in (1, 0))
     return (
-        max(log10(entry) for row in product for entry in row),
+        max(map(log10, product.ravel())),
         max(rows),
         max(columns),
         max(map(abs, rows)),
