@@ -245,16 +245,11 @@ MISTAKES = [
     ("id: second", "id: first", ["first"], "same id"),
     (*beside("minimum_scale: {steps: {torch: 4}}"), "unknown recipe 'torch'"),
     ("kind: level", "kind: lvel", FIRST, "lvel"),
-    ("variants: [hc]", "variants: [hv]", FIRST, "hv"),
-    ("high: 0.1", "hihg: 0.1", FIRST, "did you mean 'high'"),
     ("high: 0.1", "low: 2, high: 1", FIRST, "level needs low, high or both"),
     ("metric: left", "metric: states_tracked", FIRST, "has no metric 'states_tracked'"),
-    (*instead("{kind: difference, studies: [a], variant: hc, than: mhc, high: 0, metric: loss}"),
-     "'loss'"),
     (*instead("{kind: count, studies: [a], variants: [hc], metric: grad_nrom, over_steps: rises, "
               "high: 0}"), "did you mean 'grad_norm'"),
     # --- values
-    ("metric: loss_final", "metric: loss_fnal", ["values.0"], "loss_fnal"),
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     # --- thresholds
     ("claims:", "thresholds: [{source: lab, studies: [a], metric: loss_final, good: {}, "
