@@ -67,24 +67,6 @@ def test_the_gain_equals_the_exact_integer_product(depth):
     assert depth < 500 or expected[0] > np.log10(np.finfo(np.float64).max)
 
 
-@pytest.mark.parametrize(
-    ("matrices", "entry_rows_columns_and_errors"),
-    [
-        # Later layers stand on the left, and forward gains are row sums:
-        # second · first = [[1, 1], [5, 6]]: rows 2 and 11, columns 6 and 7.
-        # first · second = [[6, 1], [5, 1]]: rows 7 and 6, columns 11 and 2.
-        ([[[1, 1], [0, 1]], [[1, 0], [5, 1]]], [6, 11, 7, 11, 7]),
-        # Rows −1 and 3, columns −2 and 4; sums of absolute values would be 7 and 7, 6 and 8.
-        ([[[-4, 3], [2, 1]]], [4, 3, 4, 3, 4]),
-        # Rows 0.75 and 1.25, columns 1 and 1: the smaller row is further from one, as a factor.
-        ([[[0.5, 0.25], [0.5, 0.75]]], [0.75, 1.25, 1, 4 / 3, 1]),
-    ],
-)
-def test_gains_by_hand(matrices, entry_rows_columns_and_errors):
-    expected = np.log10(entry_rows_columns_and_errors)
-    assert composite_gain(matrices) == pytest.approx(expected, abs=1e-15)
-
-
 def test_a_zero_product_has_gain_minus_infinity():
     nilpotent = [[0, 1], [0, 0]]
     gain = composite_gain([nilpotent, nilpotent])
