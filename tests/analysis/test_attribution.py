@@ -16,11 +16,9 @@ from fathom_study.analysis.attribution import (
     variance_summary,
     variance_table,
 )
-from fathom_study.analysis.derived import write_derived
-from fathom_study.analysis.tables import read_table
 from fathom_study.config import load_config
 from tests.support.runs import GPU_PLATFORM, config_with
-from tests.support.tables import curve, frame, run, save_by_study
+from tests.support.tables import curve, frame, run
 
 NAN, INF = math.nan, math.inf
 
@@ -294,25 +292,3 @@ def test_median_and_range_by_hand():
     row = summary_of((0.9, 0.1, 0, 0), (0.2, 0.7, 0.1, 0), (0.6, 0.1, 0.1, 0.2)).loc["recipe"]
     assert (row["median"], row["lowest"], row["highest"], row["cells"]) == (0.6, 0.2, 0.9, 3)
     assert (row["loss_low"], row["loss_high"]) == (2, 9)
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-
-def write_runs(steps, folder):
-    """Write the tables of these steps and of their runs."""
-    axes = ["study", "depth", "variant", "backend", "seed"]
-    cells = [run(score=1.0, **row) for row in steps[axes].drop_duplicates().to_dict("records")]
-    columns = frame(run()).columns
-    tables = {"steps.csv.gz": steps, "cells.csv": pd.DataFrame(cells, columns=columns)}
-    save_by_study(tables, folder, two_recipes().studies)
-
-
-def test_steps_of_a_single_platform_are_not_read(tmp_path):
-    steps = frame(grid(by_recipe))
-    write_runs(steps[steps["platform"] == steps["platform"].iloc[0]], tmp_path)
-    for file in tmp_path.rglob("steps.csv.gz"):
-        file.unlink()
-    write_derived(two_recipes(), tmp_path)
-    for name in ("trajectories.csv", "variance.csv"):
-        assert read_table(tmp_path / name).empty

@@ -2,13 +2,12 @@
 
 import itertools
 import math
-import statistics
 
 import pandas as pd
 import pytest
 
 from fathom.settings import ConfigError, validate
-from fathom_study.analysis.claims import load_published, write_claims
+from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.claims.published import ESTIMATORS, Bound, Value
 from fathom_study.analysis.claims.verdicts import (
     claims_table,
@@ -17,9 +16,8 @@ from fathom_study.analysis.claims.verdicts import (
     thresholds_table,
 )
 from fathom_study.analysis.run_tables import summary_table
-from fathom_study.analysis.tables import read_table
 from fathom_study.config import load_config
-from tests.analysis.claim_checks import CONTRADICTED, NAN, NO_STEPS, NOT_MEASURED, REPRODUCED
+from tests.analysis.claim_checks import CONTRADICTED, NAN, NOT_MEASURED, REPRODUCED
 from tests.support.runs import GPU_PLATFORM, config_with
 from tests.support.tables import (
     T_ROUNDING,
@@ -28,7 +26,6 @@ from tests.support.tables import (
     half_width,
     published_with,
     run,
-    save_by_study,
     seeds,
     unlike_others,
 )  # fmt: skip
@@ -168,16 +165,6 @@ claims:
 
 CONFIG = config_with()
 
-ADDED = """
-  - id: added-by-hand
-    source: lab
-    statement: Its loss ends near a half.
-    scope: everywhere
-    scale: {width: 16, steps: 3}
-    tests:
-      - {kind: level, studies: [a], variants: [mhc], metric: loss_final, low: 0.4, high: 0.6}
-"""
-
 
 @pytest.fixture
 def yaml_file(tmp_path):
@@ -189,29 +176,6 @@ def yaml_file(tmp_path):
         return file
 
     return write
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"), [([0.5, 0.51, 0.52], "reproduced"), ([3.0, 3.1, 3.2], "contradicted")]
-)
-def test_a_claim_is_added_by_yaml_alone(yaml_file, tmp_path, losses, expected):
-    cells = frame(
-        seeds("loss_final", losses), seeds("score", [NAN] * 3, variant="hc", outcome="diverged")
-    )
-    tables = {"cells.csv": cells, "summary.csv": summary_table(cells), "steps.csv.gz": NO_STEPS}
-    save_by_study(tables, tmp_path, CONFIG.studies)
-    write_claims(CONFIG, load_published(yaml_file(YAML + ADDED), CONFIG), tmp_path)
-    verdicts = read_table(tmp_path / "verdicts.csv").set_index("claim")
-    assert verdicts["verdict"].to_dict() == {
-        "first": "contradicted",
-        "second": "not measured",
-        "added-by-hand": expected,
-    }
-    (row,) = read_table(tmp_path / "claims.csv").query("claim == 'added-by-hand'").itertuples()
-    assert row.observed == pytest.approx(sum(losses) / 3)
-    assert row.statement == "Its loss ends near a half."
-    (mean,) = read_table(tmp_path / "published.csv")["mean"]
-    assert mean == pytest.approx(statistics.geometric_mean(losses))
 
 
 def refusal(file):
@@ -245,16 +209,11 @@ MISTAKES = [
     ("id: second", "id: first", ["first"], "same id"),
     (*beside("minimum_scale: {steps: {torch: 4}}"), "unknown recipe 'torch'"),
     ("kind: level", "kind: lvel", FIRST, "lvel"),
-    ("variants: [hc]", "variants: [hv]", FIRST, "hv"),
-    ("high: 0.1", "hihg: 0.1", FIRST, "did you mean 'high'"),
     ("high: 0.1", "low: 2, high: 1", FIRST, "level needs low, high or both"),
     ("metric: left", "metric: states_tracked", FIRST, "has no metric 'states_tracked'"),
-    (*instead("{kind: difference, studies: [a], variant: hc, than: mhc, high: 0, metric: loss}"),
-     "'loss'"),
     (*instead("{kind: count, studies: [a], variants: [hc], metric: grad_nrom, over_steps: rises, "
               "high: 0}"), "did you mean 'grad_norm'"),
     # --- values
-    ("metric: loss_final", "metric: loss_fnal", ["values.0"], "loss_fnal"),
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     # --- thresholds
     ("claims:", "thresholds: [{source: lab, studies: [a], metric: loss_final, good: {}, "

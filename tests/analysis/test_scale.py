@@ -138,15 +138,6 @@ def timed(folder, *rows):
     ))  # fmt: skip
 
 
-def test_the_same_network_in_another_study_costs_the_same(tmp_path):
-    file = timed(tmp_path, (64, "baseline", 1, 100), (64, "mhc", 1.5, 130))
-    sizes = table_with_a_long_training([0.1, 0.2, 0.5], timed=file)
-    costs = {"cost": 1.5, "cost_low": 1.45, "cost_high": 1.55, "operations": 1.3, "bytes": 1.3}
-    for column, value in costs.items():
-        assert sizes[column].tolist() == pytest.approx([value] * 2, rel=T_ROUNDING)
-    assert sizes["machine"].tolist() == [CPU_PLATFORM] * 2
-
-
 def test_cost_is_read_at_the_width_of_each_size(tmp_path):
     narrow = [(32, "baseline", 1, 100), (32, "mhc", 1.9, 140)]
     wide = [(64, "baseline", 1, 400), (64, "mhc", 1.5, 480)]

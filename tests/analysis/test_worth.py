@@ -238,7 +238,11 @@ def test_pair_has_one_verdict_in_both_tables_and_a_family_is_a_question():
     ]
     cells = frame(plain_ladder(noise=noise), *runs)
     effects, worth = table_of_effects(config, cells), table_of_worth(config, cells)
-    rows = effects[effects["metric"] == "score"].to_dict("records") + worth.to_dict("records")
+    effects = effects[effects["metric"] == "score"]
+    ours, theirs = (table.set_index("variant")["multiplier"] for table in (effects, worth))
+    assert ours["mhc"] == pytest.approx(theirs["mhc"])
+    assert ours["hc"] == pytest.approx(theirs["hc"] / theirs["mhc"])  # against mhc
+    rows = effects.to_dict("records") + worth.to_dict("records")
     assert len(rows) == 6
     p = {(row["variant"], row["against"]): row["p"] for row in rows}
     assert len(p) == 5

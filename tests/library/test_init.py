@@ -346,13 +346,6 @@ def assert_uncorrelated(x, y):
     assert abs(np.corrcoef(x.ravel(), y.ravel())[0, 1]) < 6 / math.sqrt(x.size)
 
 
-def test_variants_share_the_initial_parameters_of_their_blocks():
-    baseline = parameters_of(spec_of(recipe="torch-defaults", variant="baseline"))
-    mhc = parameters_of(spec_of(recipe="torch-defaults", variant="mhc"))
-    for name, value in baseline.items():
-        assert (mhc[name] == value).all(), name
-
-
 @pytest.mark.parametrize("recipe", ["mlx-defaults", "torch-defaults"])
 def test_a_deeper_network_starts_with_the_layers_of_a_shallower_one(recipe):
     shallow = parameters_of(spec_of(recipe=recipe, depth=3))

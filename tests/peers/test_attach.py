@@ -198,13 +198,6 @@ def test_checkpointed_gradients_are_equal(name):
         assert_equal(one, other)
 
 
-def test_reentrant_checkpoints_are_refused():
-    model = attached().train()
-    model.gradient_checkpointing_enable({"use_reentrant": True})
-    with pytest.raises(TypeError, match="use_reentrant=False"):
-        gradients(model, tokens())
-
-
 def test_compiled_model_computes_the_same():
     import torch
 

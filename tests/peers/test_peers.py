@@ -13,7 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ import pytest
 
 from fathom import init
 from fathom.connections.connection import ConnectionContext
-from fathom.connections.released import RELEASES, _renamed
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom_study.backends import connect
 from tests.support.markdown import table
@@ -849,40 +848,6 @@ def test_load_release_returns_the_parameters_of_the_release(scheme):
 RENAMED = {"altup": "gemma3n", "residual_scaled": "zaya"}
 
 
-IN_FILES = {
-    "deepseek_v4": ("layers.1.hc_attn_fn", "layers.1.hc_ffn_base", "hc_head_scale"),
-    "glm5_next": ("model.layers.1.hc_attn_fn", "model.layers.1.hc_ffn_scale"),
-    "hy_v4": (
-        "model.layers.1.hc_attn_layer.hc_fn", "model.layers.1.hc_mlp_layer.hc_pre.hc_base",
-        "model.hc_head.hc_head_scale",
-    ),
-    "dory": ("backbone.layers.2.attn_alpha", "backbone.layers.3.mlp_alpha"),
-    "inkling2_text": (
-        "model.llm.attn_res.attn_queries.0", "model.llm.attn_res.mlp_queries.1",
-        "model.llm.attn_res.output_query",
-    ),
-    "deepseek_v41": ("layers.1.hc_attn_fn", "layers.1.hc_ffn_scale"),
-}  # fmt: skip
-"""Names in a release's own files."""
-
-
-@pytest.mark.parametrize("release", IN_FILES)
-def test_names_in_files_are_those_that_loaders_of_the_release_convert(release):
-    names = RELEASES[release.removesuffix("_text")]
-    if release == "deepseek_v41":
-        convert = peer("mlx_lm.models.deepseek_v41")._rename
-    else:
-        loading = peer("transformers.core_model_loading")
-        rules = peer("transformers.conversion_mapping").get_checkpoint_conversion_mapping(release)
-        rules = [rule for rule in rules if isinstance(rule, loading.WeightRenaming)]
-        convert = lambda key: reduce(lambda k, rule: rule.rename_source_key(k)[0], rules, key)  # noqa: E731
-    known = {t.format(1) for templates in names.layers.values() for t in templates}
-    known |= {*names.last.values(), *names.once.values()}
-    for key in IN_FILES[release]:
-        ours = _renamed(key, names)
-        assert any(ours.endswith(name) and convert(key).endswith(name) for name in known), key
-
-
 def test_the_weights_of_an_mlx_release_become_our_parameters():
     import mlx.core as mx
     from mlx.utils import tree_flatten
@@ -907,82 +872,3 @@ def test_the_weights_of_an_mlx_release_become_our_parameters():
     assert np.array(connection.output_gain) == pytest.approx(gains, rel=1e-6)
     skips = [float(weights[f"model.blocks.{i}.embed_skip.a_g"][0]) for i in range(LAYERS)]
     assert np.array(connection.initial) == pytest.approx(skips, rel=1e-6)
-
-
-# --- initial parameters of a new model -----------------------------------------------------------
-
-WIDE = 64
-"""C here: enough numbers to estimate their standard deviation to a few percent."""
-
-
-HYPER_START = {name: name for name in ("fn", "base", "scale")}
-HYPER_STARTS = {"HyperConnection": HYPER_START, "HyperHead": HEAD}
-STARTS = {
-    # scheme: (module, prefix of its names, its config, {class: {their name: our name}})
-    "deepseek_v4": ("deepseek_v4", "DeepseekV4", "Config", HYPER_STARTS),
-    "glm5_next": ("glm5_next", "Glm5Next", "TextConfig", {"TextHyperConnection": HYPER_START}),
-    "hy_v4": ("hy_v4", "HYV4", "Config", HYPER_STARTS),
-    "qwen4_exp": ("qwen4_exp", "Qwen4Exp", "TextConfig", {"TextGatedResidual": QWEN4}),
-    "altup": ("gemma3n", "Gemma3n", "TextConfig", {"TextAltUp": ALTUP}),
-    "residual_scaled": ("zaya", "Zaya", "Config", {"ResidualScaling": ZAYA}),
-    "muse_spark": (
-        "muse_spark", "MuseSpark", "TextConfig",
-        {"ResidualGate": {"gate": "gate"}, "TextInputScaledRMSNorm": {"weight": "output_gain"}},
-    ),
-    "doge": ("doge", "Doge", "Config", {"DecoderLayer": {"input_residual": "stream_scale"}}),
-    "neomme": ("neomme", "NeoMME", "Config", {"EncoderLayer": {"lambdas": "initial"}}),
-    "minimax": ("minimax", "MiniMax", "Config", {"RMSNorm": {"weight": "norm_gain"}}),
-    "dory": ("dory", "Dory", "Config", {"DecoderLayer": {"lambda_1": "rate"}}),
-}  # fmt: skip
-
-
-def start_of_release(name, prefix, config, classes):
-    """Initial parameters of a new model of a release, by our names."""
-    module, result = transformers(name), {}
-    sizes = {**SMALL, "hidden_size": WIDE, "intermediate_size": WIDE, "num_key_value_heads": 1}
-    config = getattr(module, prefix + config)(**sizes, hc_lowrank=WIDE)
-    pretrained = getattr(module, f"{prefix}PreTrainedModel")
-    for cls, names in classes.items():
-        first = WIDE if cls.endswith(("Norm", "Scaling")) else config
-        given = (first, 0) if cls.endswith("Layer") else (first,)
-        made = getattr(module, prefix + cls)(*given)
-        for part in made.modules():
-            pretrained._init_weights(bare(pretrained, config=config), part)
-        values = made.state_dict()
-        result |= {ours: values[theirs].detach().numpy() for theirs, ours in names.items()}
-    return by_part(result) if "fn" in result else result
-
-
-def by_part(result):
-    """The parameters, with fn, base and scale split into ours."""
-    fn, base = result.pop("fn"), result.pop("base")
-    ends = [S, 2 * S][: 1 + (len(base) > 2 * S)]
-    for ours, whole in (("phi", fn), ("b", base)):
-        parts = np.split(whole, ends)
-        result |= {f"{ours}_{part}": v for part, v in zip(ALL, parts, strict=False)}
-    return result | {"alpha": result.pop("scale")}
-
-
-def start_of_talkie():
-    module = peer("mlx_lm.models.talkie")
-    args = module.ModelArgs(hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1)
-    args.head_dim = args.intermediate_size = C
-    block = module.TransformerBlock(args)
-    values = {"output_gain": block.attn_gain.a_g, "initial": block.embed_skip.a_g}
-    return {name: np.array(value) for name, value in values.items()}
-
-
-@pytest.mark.parametrize("scheme", [*STARTS, "talkie"])
-def test_scheme_starts_as_a_new_model_of_the_release(scheme):
-    context = ConnectionContext(FUNCTIONS, WIDE, 0, False, per_block=2, optional_norms=True)
-    ours = init.draw(resolve(scheme, SCHEMES, S, "peers").at(context).parameters(), seed=0)
-    theirs = start_of_release(*STARTS[scheme]) if scheme in STARTS else start_of_talkie()
-    others = {f"connection.{s}_projections" for s in ("open", "close")}
-    others |= {f"connection.input_{part}" for part in ("scale", "bias")}
-    assert {f"connection.{name}" for name in theirs} == set(ours) - others
-    for name, value in theirs.items():
-        own = ours[f"connection.{name}"]
-        spread = 5 / np.sqrt(2 * min(value.size, own.size))
-        assert own.std() == pytest.approx(value.std(), rel=spread, abs=1e-7), name
-        middle = 5 * value.std() / np.sqrt(min(value.size, own.size))
-        assert own.mean() == pytest.approx(value.mean(), rel=1e-6, abs=middle + 1e-7), name

@@ -8,7 +8,6 @@ respect to the input and every parameter.
 
 import numpy as np
 
-from fathom import init
 from tests.peers.test_peers import (
     B,
     C,
@@ -110,23 +109,6 @@ def test_inkling2_equals_the_release():
     ours, theirs = on_torch(connection("inkling2"), inkling2)
     assert len(ours["inputs"]) == FUNCTIONS + 2
     assert max(errors(ours, theirs)) <= ROUNDINGS * 2.0**-53
-
-
-def test_inkling2_starts_as_the_release():
-    import torch
-
-    module = transformers("inkling2")
-    config = module.Inkling2TextConfig(hidden_size=C)
-    for count in (1, 3):
-        read = module.Inkling2BlockAttentionResidual(config, count)
-        torch.nn.init.ones_(read.query)
-        module.Inkling2PreTrainedModel._init_weights(
-            bare(module.Inkling2PreTrainedModel, config=config), read
-        )
-        assert not read.query.any()
-    ours = init.draw(connection("inkling2").parameters(), seed=0)
-    assert list(ours) == ["connection.query"]
-    assert not ours["connection.query"].any()
 
 
 def test_the_weights_of_inkling2_become_our_parameters():

@@ -5,10 +5,8 @@ and without their norms. The tests compare the input of every function, the outp
 gradient of a sum over the output with respect to the input and every parameter.
 """
 
-import numpy as np
 import pytest
 
-from fathom import init
 from tests.peers.test_peers import (
     B,
     C,
@@ -145,40 +143,3 @@ def test_a_scheme_equals_the_decoder(name):
     of_mlx = on_mlx(connection)
     of_mlx["streams"] = []
     assert max(errors(of_mlx, theirs)) <= ROUNDINGS * 2.0**-24
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_scheme_starts_as_a_new_decoder(name):
-    import torch
-
-    torch.manual_seed(0)
-    made = decoder(**OPTIONS[name])
-    ours = init.draw(connection_of(OURS.get(name, name), FUNCTIONS).parameters(), seed=0)
-    for own, places in parts_of(made, name).items():
-        value = ours[f"connection.{own}"].astype(np.float64)
-        theirs = np.stack([module.get_parameter(n).detach().numpy() for module, n in places])
-        theirs = theirs.reshape(value.shape)
-        if theirs.std(axis=0).max() < 1e-6 or own == "read_bias":  # the same numbers in every layer
-            assert value == pytest.approx(theirs, abs=1e-7), own
-        else:
-            assert value.std() == pytest.approx(theirs.std(), rel=5 / np.sqrt(value.size)), own
-            apart = abs(value.mean() - theirs.mean())
-            assert apart < 5 * theirs.std() * np.sqrt(2 / value.size), own
-
-
-def test_its_orthogonal_update_is_not_causal_and_ours_is():
-    import torch
-
-    x = torch.randn(1, T, C, dtype=torch.float64)
-    changed = x.clone()
-    changed[:, -1] += 1
-    functions = [torch.tanh] * FUNCTIONS
-    theirs = [
-        passed(decoder(**OPTIONS["orthogonal"]), one, functions).output for one in (x, changed)
-    ]
-    assert not torch.allclose(theirs[0][:, 0], theirs[1][:, 0])
-    from fathom.torch import ResidualConnection
-
-    module = ResidualConnection("orthogonal", FUNCTIONS, C)
-    ours = [module(one, functions) for one in (x, changed)]
-    assert torch.equal(ours[0][:, :-1], ours[1][:, :-1])

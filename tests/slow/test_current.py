@@ -210,24 +210,6 @@ def test_a_run_that_lost_a_file_or_all_is_trained_again_for_any_target(here, nam
     assert {name for rule, name in here.planned(target) if rule == "train"} == {cell}
 
 
-def test_a_run_of_another_spec_is_replaced_only_when_asked(here, capsys):
-    cell = "depth-mlx/2L/hc/torch/seed0"
-    other = ("--set", "studies.depth-mlx.optimizer.lr=0.5")
-    before = tree(run_of(cell))
-    train(cell)
-    assert "is current" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="1"):
-        train(cell, *other)
-    line = capsys.readouterr().err.strip()
-    assert line.startswith(f"fathom: {run_of(cell)}: contains a run of another spec (spec ")
-    assert "→ 0.5); add --replace" in line
-    assert tree(run_of(cell)) == before
-    train(cell, *other, "--replace")
-    assert status_of(load_config(FILES)).counts == {"measured": 9, "stale": 1}
-    with pytest.raises(SystemExit, match="1"):  # not replaced in the other direction either
-        train(cell)
-
-
 def test_reports_of_another_config_are_not_replaced(here):
     """A config with other studies needs another `results:` folder."""
     study = """  mine: {task: tokens, recipe: torch-defaults, variants: [baseline, mhc],

@@ -5,9 +5,7 @@ import warnings
 import pytest
 
 from fathom_study import tasks
-from fathom_study.report.figures import (
-    save,
-)
+from fathom_study.report.figures import save
 from tests.report import test_figures as quick
 from tests.report.test_figures import all_figures
 

@@ -264,22 +264,6 @@ def test_without_images_all_else_is_made_and_tables_give_the_reason(fresh):
     assert ("depth-mlx", "measured", "") in cells
 
 
-def test_killed_job_says_that_the_same_command_resumes(fresh, tmp_path):
-    """SIGKILL, as when memory runs out. The job's log says it, and Snakemake shows the log."""
-    (tmp_path / "extra").mkdir()
-    (tmp_path / "extra/sitecustomize.py").write_text(
-        "import os, signal, sys\n"
-        "if sys.orig_argv[1:4] == ['-m', 'fathom_study', 'job']:\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    path = {"PYTHONPATH": str(tmp_path / "extra")}
-    done = fresh.snakemake(f"results/smoke/{CELL}/metrics.jsonl", *SMOKE, environment=path)
-    assert done.returncode == 1
-    (line,) = own_lines(done)
-    assert line.startswith("fathom: killed")
-    assert "the same command again to resume" in line
-
-
 test_a_mistake_is_refused_in_one_line_and_nothing_starts = (
     quick.test_a_mistake_is_refused_in_one_line_and_nothing_starts.others
 )

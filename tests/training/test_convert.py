@@ -7,25 +7,21 @@ import pytest
 from safetensors.numpy import load_file
 
 from fathom_study.cli import main
-from fathom_study.config import check_config, installed_backends
+from fathom_study.config import installed_backends
 from fathom_study.runs.folder import WEIGHTS, read_rows, read_spec
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import validate_run
 from tests.support.commands import exit_status
-
-STUDY = {
-    "task": "tokens", "recipe": "torch-defaults", "depths": [2], "seeds": [0], "steps": 30,
-    "batch_size": 8, "variants": ["baseline", "mhc"], "optimizer": {"lr": 0.01}, "weights": True,
-    "model": {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"},
-}  # fmt: skip
+from tests.support.specs import make_spec
 
 
 @pytest.fixture(scope="module", params=installed_backends())
 def run(request, tmp_path_factory):
     """A trained plain run."""
-    study = {**STUDY, "backends": [request.param]}
-    config = check_config({"results": "results", "studies": {"own": study}})
-    spec = next(config.spec(c) for c in config.cells() if c.variant == "baseline")
+    sizes = {"vocab": 16, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer", "depth": 2}
+    spec = make_spec(
+        variant="baseline", backend=request.param, steps=30, batch_size=8, weights=True, **sizes
+    )
     folder = tmp_path_factory.mktemp("plain")
     run_cell(spec, folder)
     return folder

@@ -113,24 +113,6 @@ def test_wrong_or_missing_files_of_a_source_are_not_used(request, place, officia
     assert set(contents(folder)) == {TRAIN_IMAGES}
 
 
-def test_message_lists_tried_sources_and_remedy_if_all_fail(official, folder):
-    log = []
-    with pytest.raises(DataError) as caught:
-        data.fetch(folder, log.append)
-    first, *tried, to_do = str(caught.value).splitlines()
-    assert first == "Fashion-MNIST is unavailable here: 4 of 4 files are missing"
-    assert log == []
-    assert tried[0] == f"tried folder {folder}: 0 of 4 files"
-    for line, source in zip(tried[1:], SOURCES, strict=True):
-        assert line.startswith(f"tried {source}")
-    for line, why in zip(tried[1:], ("refused", "apt-get update -qq: E: no network"),
-                         strict=True):  # fmt: skip
-        assert why in line
-    assert to_do.startswith(f"to continue, put {', '.join(data.FILES)} (from {data.OFFICIAL} or ")
-    assert f" into {folder} and " in to_do
-    assert contents(folder) == {}
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_partially_written_files_are_removed(debian, official, folder, monkeypatch, error):
     whole = shutil.copyfile

@@ -3,7 +3,7 @@
 Tests without a GPU find operations that a GPU would refuse.
 """
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -134,15 +134,15 @@ def test_a_step_with_noise_and_several_batches_stays_on_its_device(meta):
     assert {x.device.type for x in trainer.measured[0].values()} == {"meta"}
 
 
-@pytest.mark.parametrize("at", ["begin", "step", "end"])
-def test_a_step_that_cannot_be_recorded_runs_its_operations(at, connect_cpu, monkeypatch, capsys):
+def test_a_step_that_cannot_be_recorded_runs_its_operations(connect_cpu, monkeypatch, capsys):
     """The fake recording leaves its stream current when it fails, as PyTorch's does."""
     spec, backend = make_spec(), connect_cpu("torch")
     import torch
 
     from fathom_study.backends.torch import Captured
 
-    current, recording = [None], []
+    usual = SimpleNamespace(wait_stream=lambda other: None)
+    current = [usual]
 
     @contextmanager
     def using(stream):
@@ -155,34 +155,22 @@ def test_a_step_that_cannot_be_recorded_runs_its_operations(at, connect_cpu, mon
     @contextmanager
     def graph(_):
         current[0] = "of the recording"
-        if at != "begin":
-            recording.append(at)
-            with suppress(RuntimeError):
-                yield
-            recording.clear()
+        yield
         raise RuntimeError("CUDA error: capture failed\nand a long explanation")
 
-    usual = current[0] = SimpleNamespace(wait_stream=lambda other: None)
-    for name, fake in {"stream": using, "graph": graph, "Stream": lambda: usual}.items():
+    fakes = {"stream": using, "graph": graph, "Stream": lambda: usual, "CUDAGraph": object}
+    for name, fake in {**fakes, "current_stream": lambda: current[0]}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
-
-    def step(batches, scheduled):
-        if not recording:
-            return trainer._whole_step(batches, scheduled)
-        if at == "step":
-            raise RuntimeError("operation not permitted when stream is capturing")
-        return {}
-
     trainer, plain = trainer_on(backend, spec), trainer_on(backend, spec)
+
+    def step(*given):
+        return trainer._whole_step(*given) if current == [usual] else {}
+
     trainer.whole_step = Captured(step)
     results, expected = trained(trainer, spec), trained(plain, spec)
     assert current == [usual]
     for values, others in zip(results, expected, strict=True):
         for key, value in others.items():
             assert values[key].tobytes() == value.tobytes(), key
-    assert capsys.readouterr().err == (
-        "fathom: no CUDA graph of a step (CUDA error: capture failed); its operations run one by "
-        "one, more slowly\n"
-    )
+    message = "fathom: no CUDA graph of a step (CUDA error: capture failed); its operations run "
+    assert capsys.readouterr().err == f"{message}one by one, more slowly\n"

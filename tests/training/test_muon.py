@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
 from fathom_study.config import Optimizer
 from fathom_study.optimizers import (
@@ -14,14 +13,11 @@ from fathom_study.optimizers import (
     ParamGroup,
     ScheduledValues,
     optimizer_config,
-    orthogonalize,
     schedule_at,
 )
 from fathom_study.spec import Muon
 from tests.support import naive
 from tests.support.specs import make_spec, parameters_of
-
-SHAPES = [(3, 8, 8), (2, 12, 5), (2, 4, 9), (5, 4, 4), (2, 1, 6), (1, 6, 1)]
 
 
 def textbook(G):
@@ -37,16 +33,6 @@ def textbook(G):
 
 def random(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_stacked_matrices_are_orthogonalised_one_at_a_time(backend, shape):
-    G = random(*shape)
-    expected = np.stack([textbook(matrix) for matrix in G])
-    assert orthogonalize(NumpyOps(), G) == pytest.approx(expected, abs=1e-12)
-    result = backend.ops.to_numpy(orthogonalize(backend.ops, backend.ops.asarray(G)))
-    # Each step multiplies small singular values, and their rounding, by 3.4.
-    assert result == pytest.approx(expected, abs=3e-5)
 
 
 # --- whole steps ---------------------------------------------------------------------------------

@@ -46,17 +46,6 @@ def one_by_one(training, validation, characters, order):
     ]
 
 
-def test_bits_by_hand():
-    # Training aab: n(a) 2, n(b) 1, t 2 of V 3, so p(a) = (2 + 2/3) / 5, p(b) = (1 + 2/3) / 5 and
-    # p(c) = (2/3) / 5. After a come a and b, once each: p(b | a) = (1 + 2 p(b)) / 4, and
-    # p(c | a) = 2 p(c) / 4; nothing comes after b, so p(c | b) = p(c).
-    a, b, c = 8 / 15, 1 / 3, 2 / 15
-    unigram, bigram = bits_of("aab", "abc", "abc", 2)
-    assert unigram == pytest.approx(-math.log2(a * b * c) / 3, rel=1e-12)
-    assert bigram == pytest.approx(-math.log2(a * (1 + 2 * b) / 4 * c) / 3, rel=1e-12)
-    assert bits_of("aab", "ac", "abc", 2)[1] == pytest.approx(-math.log2(a * c / 2) / 2, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("training", "validation"),
     [

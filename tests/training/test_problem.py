@@ -12,8 +12,7 @@ from fathom_study.batch import Batch, TaskError
 from fathom_study.tasks import Problem
 from fathom_study.train import train
 from tests.support.commands import refusal
-from tests.support.gradients import STEADY
-from tests.support.specs import exact_loss, make_spec, oracle_forward, trainer_on
+from tests.support.specs import exact_loss, make_spec, trainer_on
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
 TARGETS = np.array([0, 2, 1], np.int32)
@@ -69,28 +68,6 @@ def test_batch_without_a_defined_loss_is_refused(changes, message):
     good = Batch({"x": LOGITS}, TARGETS, WEIGHTS)
     good.check(3)
     assert message in refusal(replace(good, **changes).check, 3, error=TaskError)
-
-
-def test_weights_of_zero_leave_a_position_out_of_loss_and_gradients(backend):
-    """A step with weights on half the positions does not depend on the other targets."""
-    spec = make_spec(beta1=0.0, depth=2)
-    (batch,) = Problem(spec).batches(0)
-    weights = np.zeros(batch.targets.shape, np.float32)
-    weights[:, :4] = 1
-    result = []
-    for targets in (batch.targets, np.where(weights > 0, batch.targets, 0)):
-        trainer = trainer_on(backend, spec)
-        trainer.step([Batch(batch.inputs, targets.astype(np.int32), weights)], STEADY)
-        result.append((trainer.collect()["loss"][0], trainer.state()["m.head.weight"]))
-    (loss, gradient), (other, same) = result
-    assert loss == other
-    assert (gradient == same).all()
-    assert np.abs(gradient).max() > 0
-    # The loss of the oracle on the weighted positions alone.
-    params = Problem(spec).initial_parameters()
-    logits = oracle_forward(spec, params, batch.inputs).logits
-    expected = NumpyOps().cross_entropy(logits[:, :4], batch.targets[:, :4])
-    assert loss == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_the_exact_loss_is_over_every_sequence_once(connect_cpu):

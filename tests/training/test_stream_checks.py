@@ -2,30 +2,24 @@
 
 import pytest
 
-from fathom_study.config import Compute, check_config, installed_backends
+from fathom_study.config import Compute, installed_backends
 from fathom_study.runs.stream_checks import describe
 from fathom_study.runs.training import connect
 from fathom_study.tasks import Problem
 from tests.support.own_connections import LITE, PLAIN, write
+from tests.support.specs import make_spec
 
 pytestmark = pytest.mark.skipif(
     "torch" not in installed_backends(), reason="torch is not installed"
 )
-
-STUDY = {
-    "task": "tokens", "recipe": "torch-defaults", "depths": [4], "seeds": [0], "steps": 10,
-    "batch_size": 4, "backends": ["torch"], "optimizer": {"lr": 0.01, "decay": "matrices"},
-    "model": {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"},
-}  # fmt: skip
 
 
 def checks_of(tmp_path, monkeypatch, text, name, **settings):
     monkeypatch.chdir(tmp_path)
     write("own.py", text)
     connection = {"module": f"own.py:{name}", **settings}
-    study = {**STUDY, "variants": ["baseline", {"mine": {"connection": connection}}]}
-    config = check_config({"results": "results", "studies": {"own": study}})
-    spec = next(config.spec(c) for c in config.cells() if c.variant == "mine")
+    sizes = {"vocab": 16, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer", "depth": 4}
+    spec = make_spec(variant="mine", connection=connection, steps=10, decay="matrices", **sizes)
     return {check.name: check for check in describe(Problem(spec), connect(spec, Compute()))}
 
 

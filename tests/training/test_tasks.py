@@ -26,26 +26,12 @@ def batch(spec, step):
 MISTAKES = [
     # the demo's mhc, with static coefficients and 4 streams
     ("tokens", {"pre": {"kind": "softmax", "start": {"stream": 4}}}, "pre.start.stream is 4, but"),
-    ("tokens", {"connection": "resnet"}, "unknown connection 'resnet'"),
-    ("tokens", {"gate": "learnt"}, "gate: unknown gate 'learnt'; did you mean 'learned'?"),
-    ("tokens", {"H_rse": "exp"}, "unknown key 'H_rse'; did you mean 'H_res'?"),
     ("tokens", {"streams": 0}, "streams: input should be greater than 0"),
-    (
-        "tokens",
-        {"streams": 6, "H_res": "kronecker"},
-        "6 is not a power of two; take 4 or 8 streams",
-    ),
+    ("tokens", {"streams": 6, "H_res": "kronecker"}, "take 4 or 8 streams"),
     ("tokens", {"streams": 8, "H_res": "permutations"}, "have 40320 permutations; take at most"),
-    ("tokens", {"H_res": {"iterations": 0}}, "H_res.iterations: input should be greater than 0"),
     ("tokens", {"H_res": "sinkhron"}, "unknown constraint 'sinkhron'; did you mean 'sinkhorn'?"),
-    ("tokens", {"open": "copy"}, "open: unknown expansion 'copy'; did you mean 'copies'?"),
-    (
-        "tokens",
-        {"coefficients": "dynamic_per_stream"},
-        "row_softmax_mean has no logits per str",
-    ),
+    ("tokens", {"coefficients": "dynamic_per_stream"}, "row_softmax_mean has no logits per str"),
     ("tokens", {"read": "late"}, "read: late needs weights that depend on the streams; use coeff"),
-    ("tokens", {"close": "last_pre"}, "close: last_pre needs weights that depend on the streams;"),
     # other connections
     ("tokens", {"connection": "scaled", "scale": "depths"}, "scale: unknown scale 'depths'; did y"),
     ("tokens", {"connection": "muddformer"}, "model.wrap: sublayer"),
@@ -53,20 +39,14 @@ MISTAKES = [
     ("fashion", {"connection": "muddformer"}, "use apart: false"),
     ("fashion", {"connection": "inkling2"}, "use apart: null"),
     ("tokens", {"connection": "mhar", "heads": 3}, "use heads: 1"),
-    (
-        "tokens",
-        {"connection": "attn_res", "gate": 0},
-        "gate: reads have a factor only with stream: true",
-    ),
+    ("tokens", {"connection": "attn_res", "gate": 0}, "a factor only with stream: true"),
     ("tokens", {"connection": "delta_attn_res", "block_size": 2}, "block_size: with stream: true"),
     ("tokens", {"connection": "denseformer", "apart": True}, "need weights: dynamic; use false"),
 ]
 REFUSED = [
     *((task, {"connection": {"connection": "mhc", **own}}, said) for task, own, said in MISTAKES),
     ("tokens", {"decay": "weights"}, "optimizer.decay: "),
-    ("tokens", {"clip": 0}, "optimizer.clip: input should be greater than 0"),
     ("tokens", {"muon": {"momentum": 1}}, "optimizer.muon.momentum: "),
-    ("tokens", {"muon": {"rate": 1}}, "optimizer.muon: unknown key 'rate'"),
     ("tokens", {"evaluate_every": 4}, "evaluate_every is 4 of 3 steps; it must not be above steps"),
     ("tokens", {"positions": "rotary", "width": 12, "heads": 4}, "rotary positions need pairs"),
     ("text", {"vocab": 65}, "the corpus has 84 distinct"),

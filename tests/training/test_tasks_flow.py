@@ -64,14 +64,6 @@ def test_exact_velocity_is_the_mean_over_all_lines_through_a_point(point, time):
     assert result == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_exact_velocity_at_both_ends():
-    """At time 0 the end has mean zero, so it is −x; at 1 the start has mean zero, so it is x."""
-    points = [(0.5, -1.0), (2.0, 0.25)]
-    velocity = flow.two_moons().velocity
-    assert at(velocity, *points, time=0) == pytest.approx(-np.array(points))
-    assert at(velocity, *points, time=1) == pytest.approx(np.array(points))
-
-
 def test_spread_points_have_the_radii_of_a_normal_distribution():
     points = flow.spread_normal(400)
     radii = np.sort(np.hypot(*points.T))
