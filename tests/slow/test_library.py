@@ -1,5 +1,6 @@
 """Connections under PyTorch's compilers and tracers, and each scheme's gradients."""
 
+import copy
 import math
 import sys
 from functools import partial
@@ -8,9 +9,33 @@ import numpy as np
 import pytest
 
 from tests.library import test_library as quick
-from tests.library.frameworks import INPUT, WIDTH, Torch, branches, moved, stepped
+from tests.library.frameworks import (
+    INPUT,
+    LAYERS,
+    SHAPE,
+    WIDTH,
+    Torch,
+    branches,
+    mixture,
+    moved,
+    stepped,
+)
 from tests.library.test_library import EXAMPLES
 from tests.support.commands import finished
+
+
+def test_torch_moves_a_module_to_the_meta_device_and_back(torch):
+    from fathom.torch import ResidualConnection
+
+    module = ResidualConnection("mhc_paper", LAYERS, WIDTH, seed=3)
+    empty = copy.deepcopy(module).to("meta")
+    linear = torch.nn.Linear(WIDTH, WIDTH, device="meta")
+    assert empty(torch.ones(SHAPE, device="meta"), [linear] * LAYERS).shape == SHAPE
+    back = empty.to_empty(device="cpu")
+    back.reset_parameters()
+    for name, value in module.state_dict().items():
+        assert torch.equal(back.state_dict()[name], value)
+
 
 TRANSFORMED = ["plain", "hc_static", "mhc_paper", "altup", "deepseek_v4", "hy_v4", "qwen4_exp"]
 
@@ -75,6 +100,26 @@ def test_checkpointing_keeps_output_and_gradients(framework, scheme):
         assert checkpointed[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_a_compiled_pass_in_autocast_is_exact_with_the_documented_setting(torch):
+    framework = Torch()
+    module, _ = moved(framework, "hc_paper")
+    x, functions = framework.array(INPUT), [lambda *x: torch.tanh(mixture(*x))] * LAYERS
+    loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
+
+    def gradients(function):
+        torch._dynamo.reset()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = function(x)
+        return torch.autograd.grad(value, list(module.parameters()))
+
+    compiled = torch.compile(loss, backend="aot_eager")
+    with torch._functorch.config.patch({"backward_pass_autocast": "off"}):
+        exact = gradients(compiled)
+    for gradient, expected in zip(exact, gradients(loss), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+
+
 # Tracing takes a second or more for every ten passes of Sinkhorn.
 FEW = {"H_res": {"iterations": 2}}
 
@@ -108,6 +153,38 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
     result["out"] = framework.numpy(compiled(x))
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
+
+
+@pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, scheme):
+    """No pass runs before the compilation."""
+    framework, graphs = Torch(), []
+    module, _ = moved(framework, scheme)
+    functions = branches(framework)
+    torch._dynamo.reset()
+
+    def counted(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(
+        lambda x: module(x, functions), fullgraph=True, dynamic=True, backend=counted
+    )
+    passes = {T: (compiled(x), x) for T in range(3, 16) for x in [torch.randn(2, T, WIDTH)]}
+    assert len(graphs) <= 2
+    for out, x in passes.values():
+        torch.testing.assert_close(out, module(x, functions), rtol=1e-5, atol=1e-4)
+
+
+def test_compiling_only_the_branches_keeps_output_and_gradients(torch):
+    framework = Torch()
+    module, _ = moved(framework, "mhc_paper")
+    functions, compiled = branches(framework), partial(torch.compile, backend="aot_eager")
+    expected = stepped(framework, module, functions)
+    result = stepped(framework, module, [compiled(function) for function in functions])
+    for name, value in expected.items():
+        assert result[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
 
 
 def test_the_example_learns(framework):
