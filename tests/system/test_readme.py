@@ -111,18 +111,18 @@ def test_the_table_of_worth_in_percent() -> None:
     assert [line.count("|") for line in table] == [4] * 3
 
 
-def test_every_connection_is_in_the_block_of_worth() -> None:
+def test_connections_with_a_verdict_are_in_the_block_of_worth() -> None:
     text = block("worth", ROWS)
     assert text.startswith("## What is it worth?\n")
-    assert "Undecided: 1 comparison of 5 seeds" in text
+    assert "Undecided is one other, " in text and " of the steps (" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "Undecided: mHC, 0 % (−11 to 9 %); and 1 comparison of 5" in block("worth", more)
+    assert "Undecided are 2 others, from 0 % (−11 to 9 %) to " in block("worth", more)
     assert "(KEPT/studies/released.md)" in text
     equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
     assert "Equivalent within 5 %: AltUp.\n" in block("worth", equal)
     assert "best rate" not in block("worth", ROWS[:2])
     best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
-    assert "*best rate*" in block("worth", best)
+    assert "*Each at its best rate*" in block("worth", best)
     said = " ".join(text.split())
     assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
     assert "12 layers;" not in said  # all sizes have them
