@@ -38,11 +38,14 @@ def pixel_of(colour):
 HALF_TURN = ((-0.574, 1.430, 0.144), (0.426, 0.430, 0.144), (0.426, 1.430, -0.856))
 
 
-def turned(pixel, exponent):
-    """A pixel after invert(1), hue-rotate(180deg) and a gamma with this exponent."""
+def turned(pixel, lifts=((1, 0),) * 3):
+    """A pixel after invert(1), hue-rotate(180deg) and a line (slope, intercept) per channel."""
     inverse = [1 - c / 255 for c in pixel]
     rotated = (sum(w * c for w, c in zip(row, inverse, strict=True)) for row in HALF_TURN)
-    return tuple(255 * min(max(c, 0), 1) ** exponent for c in rotated)
+    return tuple(
+        255 * (slope * min(max(c, 0), 1) + intercept)
+        for c, (slope, intercept) in zip(rotated, lifts, strict=True)
+    )
 
 
 def test_contrast_by_hand():
@@ -50,7 +53,7 @@ def test_contrast_by_hand():
     assert contrast(WHITE, BLACK) == pytest.approx(21)
     assert contrast(pixel_of("#767676"), WHITE) == pytest.approx(4.54, abs=0.005)
     assert contrast(pixel_of("#777777"), WHITE) < LEAST
-    assert turned(WHITE, 1) == pytest.approx(BLACK, abs=1e-9)
+    assert turned(WHITE) == pytest.approx(BLACK, abs=1e-9)
 
 
 def test_every_line_has_contrast_in_light():
@@ -61,11 +64,13 @@ def test_every_line_has_contrast_in_dark(pytestconfig):
     page = pytestconfig.rootpath / "report/page"
     assert "filter: invert(1) hue-rotate(180deg) url(#lift)" in (page / "page.css").read_text()
     template = (page / "index.html.j2").read_text()
-    (exponent,) = {float(e) for e in re.findall(r'<feFunc[RGB][^>]*exponent="([\d.]+)"', template)}
-    ground = turned(WHITE, exponent)
-    assert [
-        line for line in LINES if contrast(turned(pixel_of(line), exponent), ground) < LEAST
-    ] == []
+    numbers = re.findall(r'<feFunc[RGB] type="linear" slope="(.+?)" intercept="(.+?)"', template)
+    lifts = [(float(slope), float(intercept)) for slope, intercept in numbers]
+    ground = turned(WHITE, lifts)
+    (dark,) = re.findall(r"--page: light-dark\(.*, (#\w{6})\)", (page / "page.css").read_text())
+    assert ground == pytest.approx(pixel_of(dark), abs=0.5)
+    assert turned(BLACK, lifts) == pytest.approx(WHITE, abs=0.5)
+    assert [line for line in LINES if contrast(turned(pixel_of(line), lifts), ground) < LEAST] == []
 
 
 def test_variants_of_a_study_have_different_colours(pytestconfig):

@@ -31,9 +31,9 @@ NAN, INF = math.nan, math.inf
         (0.0, 0.0, "0"),
         # Powers of ten for very large and very small numbers.
         (0.0034, 0.00051, "0.00340 ± 0.00051"),
-        (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10^6"),
+        (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10⁶"),
         (-0.0009, 0.168, "0.00 ± 0.17"),
-        (-9e-6, 1.7e-5, "(−0.9 ± 1.7)·10^−5"),
+        (-9e-6, 1.7e-5, "(−0.9 ± 1.7)·10⁻⁵"),
         # No interval: fewer than three values.
         (0.0034567, NAN, "0.00346"),
         # No mean.
@@ -54,8 +54,8 @@ def test_mean_and_interval_by_hand(mean, half, text):
         # Both ends.
         ((1.0, 1 / 1.21, 1.21), "1.0 (0.83 to 1.2)"),
         ((7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
-        ((1e-5, 1e-7, 1e-3), "1.0·10^−5 (1.0·10^−7 to 0.0010)"),
-        ((2e5, 9.96e4, 4e5), "2.0·10^5 (1.0·10^5 to 4.0·10^5)"),
+        ((1e-5, 1e-7, 1e-3), "1.0·10⁻⁵ (1.0·10⁻⁷ to 0.0010)"),
+        ((2e5, 9.96e4, 4e5), "2.0·10⁵ (1.0·10⁵ to 4.0·10⁵)"),
         # At most the digits of plus_minus.
         ((1.0, 0.99995, 1.0), "1.0000 ± <0.0001"),
         # Not all finite, or no interval.
@@ -81,7 +81,8 @@ def test_an_interval_that_ends_at_a_bound_is_not_shown_beyond_it(values, text):
     assert with_interval(*values, bounds=(0, 1)) == text
 
 
-SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10\^(−?[0-9]+))?")
+SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?")
+LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 mantissas = st.floats(1, 9.999)
 exponents = st.integers(-30, 30)
 
@@ -90,7 +91,7 @@ exponents = st.integers(-30, 30)
 def test_the_text_is_the_rounded_mean_and_interval(m, e, width, below, sign):
     mean, half = sign * m * 10.0**e, width * 10.0 ** (e + below)
     centre, less, shown, power = SHOWN.fullmatch(plus_minus(mean, half)).groups()
-    scale = 10.0 ** int((power or "0").replace("−", "-"))
+    scale = 10.0 ** int((power or "0").translate(LOWERED))
     unit = 10.0 ** -len(centre.partition(".")[2]) * scale
     # Half a unit of the last digit, and a margin for the rounding of decimal fractions.
     rounding = 0.5001 * unit
@@ -106,8 +107,11 @@ def test_the_text_is_the_rounded_mean_and_interval(m, e, width, below, sign):
     [
         (3.14159, 3, "3.14"),
         (0.5, 3, "0.5"),
-        (1234.5, 3, "1.23e+03"),
-        (3.3e-07, 2, "3.3e−07"),
+        (1234.5, 3, "1.23·10³"),
+        (3.3e-07, 2, "3.3·10⁻⁷"),
+        (-1e-08, 3, "−10⁻⁸"),
+        (1.1e-07, 3, "1.1·10⁻⁷"),
+        (1e10, 3, "10¹⁰"),
         (48, 3, "48"),
         (INF, 3, "inf"),
         (NAN, 3, "NaN"),

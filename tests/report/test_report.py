@@ -151,7 +151,7 @@ def test_every_cell_links_to_its_row(world):
     checked = 0
     for study in ("depth-mlx", "depth-torch"):
         for (first, _, *variants), _, *rows in tables_in(
-            page(world, study).partition("\n## Score\n")[2].partition("\n## Settings\n")[0]
+            page(world, study).partition("\n## Score\n")[2].partition("\n## Variants\n")[0]
         ):
             assert first == "layers"
             for depth, platform, *cells in rows:

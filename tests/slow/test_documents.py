@@ -24,7 +24,7 @@ def test_one_figure_is_drawn_as_the_page_says(tmp_path, default_config):
 
 
 OWN = {
-    "study": ("docs/own-study.md", "change-a-study", 6),
+    "study": ("docs/own-study.md", "change-a-study", 21),
     "scheme": ("docs/own-scheme.md", "your-own-scheme", 1),
     "text": ("docs/own-text.md", "your-own-text", 1),
     "task": ("docs/own-task.md", "your-own-task", 1),

@@ -166,6 +166,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     style.legend_entry(ax, "several settings differ", marker="o", mfc="white", ms=8)
     if np.abs(ax.dataLim.intervalx).max() > WIDE:
         ax.set_xscale("symlog", linthresh=LINEAR)
+        ax.xaxis.get_major_locator().set_params(numticks=5)
         ax.xaxis.set_major_formatter("{x:g}")
     unit = own["unit"].iloc[0]
     unit = {"points": "percentage points"}.get(unit, unit)

@@ -292,6 +292,7 @@ def finish(figure: Figure, title: str = "", handles: Iterable[Line2D] = ()) -> F
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     height = 0.25 * (1 + lines.count("\n"))
+    height += LINE * max((ax.get_xlabel().count("\n") for ax in figure.axes), default=0)
     if named:
         labels = sorted(named, key=lambda label: named[label].get_color() == GREY)  # marks last
         columns = min(max(1, letters // (7 + max(map(len, labels)))), len(labels))

@@ -64,6 +64,11 @@ def read_sections(
     return [reader.section(file, path, lower=i > 0) for i, (file, path) in enumerate(files.items())]
 
 
+def keep_units(text: str) -> str:
+    """The text without line breaks before % and after ±."""
+    return re.sub(r"(?<=[\d>]) (?=%)|(?<=±) ", "\u00a0", text)
+
+
 def _block(html: str) -> str:
     return "" if html.startswith("<!--") else f"<p>{escape(html)}</p>\n"
 
@@ -80,6 +85,7 @@ RULES = {
     "table_open": lambda *_: '<div class="table" tabindex="0">\n<table>\n',
     "table_close": lambda *_: "</table>\n</div>\n",
     "image": lambda _, tokens, i, *__: tokens[i].content,
+    "text": lambda _, tokens, i, *__: keep_units(escape(tokens[i].content, quote=False)),
     "replaced": lambda _, tokens, i, *__: tokens[i].content,
 }
 """Rendering rules that differ from the default."""

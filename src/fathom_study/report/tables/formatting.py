@@ -9,10 +9,24 @@ from typing import Any
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A number in `digits` significant digits; 'NaN' for NaN and None."""
+    """A number in `digits` significant digits, as in 3.14 or 1.2·10⁻⁷; 'NaN' for NaN and None."""
     if value is None or math.isnan(value):
         return "NaN"
-    return f"{value:.{digits}g}".replace("-", "−")
+    return raise_powers(f"{value:.{digits}g}").replace("-", "−")
+
+
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+EXPONENT = re.compile(r"(?:(?<![\d.])1|(?<=\d))e([-+]?\d+)\b")
+
+
+def raise_powers(text: str) -> str:
+    """The text with exponents of numbers raised: 10⁻⁸ for 1e-08, 2.5·10³ for 2.5e+03."""
+
+    def power(match: re.Match[str]) -> str:
+        times = "·" if match[0].startswith("e") else ""
+        return f"{times}10{str(int(match[1])).translate(RAISED)}"
+
+    return EXPONENT.sub(power, text)
 
 
 def count_layers(depth: int, unit: str = "layer") -> str:
@@ -103,7 +117,7 @@ def plus_minus(
     if float(width) == 0:
         width = f"<{10.0**-places:.{places}f}"
     text = f"{centre} ± {width}".replace("-", "−")
-    return (f"({text})·10^{scale}".replace("^-", "^−") if scale else text) + note
+    return (f"({text})·{raise_powers(f'1e{scale}')}" if scale else text) + note
 
 
 def _note(finite: float | None, n: float | None) -> str:
@@ -119,13 +133,13 @@ def _power(exponent: int) -> int:
 
 
 def plain_number(value: float, digits: int) -> str:
-    """A number in `digits` significant digits, as in 120, 1.0, 0.0034, 1.2·10^−7."""
+    """A number in `digits` significant digits, as in 120, 1.0, 0.0034, 1.2·10⁻⁷."""
     if value == 0:
         return "0"
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     power = int(exponent)
     if _power(power):
-        text = f"{mantissa}·10^{power}"
+        text = f"{mantissa}·{raise_powers(f'1e{power}')}"
     else:
         text = f"{float(f'{mantissa}e{power}'):.{max(0, digits - 1 - power)}f}"
     return text.replace("-", "−")

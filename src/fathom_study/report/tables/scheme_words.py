@@ -19,7 +19,7 @@ from fathom.connections.schemes import SCHEMES, resolve
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom_study import tasks
 from fathom_study.config import AXES, Config, common_depth, count_parameters
-from fathom_study.report.tables.formatting import count_layers, markdown_table
+from fathom_study.report.tables.formatting import count_layers, markdown_table, raise_powers
 
 STREAMS = 4
 CONTEXT = ConnectionContext(
@@ -124,7 +124,8 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{path}{name}.")
         else:
-            yield f"{path}{name}", value if isinstance(value, str) else json.dumps(value)
+            text = value if isinstance(value, str) else raise_powers(json.dumps(value))
+            yield f"{path}{name}", text
 
 
 # --- named schemes ------------------------------------------------------------------------------

@@ -415,6 +415,12 @@ class StudyPresenter:
         rows = self._tables["worth"]
         return sorted(rows, key=lambda row: (row["answer"] == "", -row["multiplier"]))
 
+    def shows(self, drawn: Declaration, platform: Platform) -> bool:
+        """Whether a figure of step multipliers has one on a platform; true for other figures."""
+        rows = [row for row in self._rows("worth", platform=platform) if row["answer"]]
+        timed = [row for row in rows if row["cost"] > 0]
+        return bool({"answer": timed}.get(drawn.name, rows)) or "worth" not in drawn.reads
+
     # --- layers that matter ---
 
     def layers_that_matter(self) -> list[Record]:
