@@ -34,6 +34,8 @@ def losses(results: Path) -> Iterator[dict[str, object]]:
     for way, file in sorted([*converted, *(("from the start", file) for file in started)]):
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         name = file.parents[1 if way == "converted" else 2].name
+        if "validation_loss" not in rows[-1]:
+            continue  # it is not at its end
         yield {
             "way": way, "connection": PLAIN.get(name, name), "seed": int(file.parent.name[4:]),
             "first_loss": rows[0]["loss"], "validation_loss": rows[-1]["validation_loss"],
@@ -57,6 +59,9 @@ def compare(table: pd.DataFrame) -> pd.DataFrame:
         }
         corrected = correct({name: one.p for name, one in means.items()}, dict.fromkeys(means, 1))
         for name, mean in means.items():
+            if name not in corrected:
+                rows.append({"connection": name, "against": against, "seeds": mean.n})
+                continue
             ends = mean.ends(corrected[name].level)
             effect, low, high = (100 * (10**log - 1) for log in (mean.value, *ends))
             p, outcome = corrected[name].p_holm, "lower" if effect < 0 else "higher"
@@ -72,10 +77,10 @@ def main(
     results: Annotated[Path, typer.Argument(help="Folder of the preset's runs.")],
     out: Annotated[Path, output_file(help="Write the losses of runs to this table.")],
 ) -> None:
-    """Write the losses of all runs, and print the comparisons."""
+    """Write the losses of all runs, and print the comparisons of enough seeds."""
     table = pd.DataFrame(losses(results))
     table.to_csv(out, index=False, float_format="%.9g", lineterminator="\n")
-    for row in compare(table).to_dict("records"):
+    for row in compare(table).dropna().to_dict("records"):
         print(
             f"| `{row['connection']}` | {row['against']} | {row['effect']:+.2f} % "
             f"({row['low']:+.2f} to {row['high']:+.2f}) | {row['verdict']} | {row['seeds']} |"
