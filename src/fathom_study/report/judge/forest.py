@@ -43,7 +43,8 @@ def forest(places: Sequence[Place]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{title}" width="100%" font-family="system-ui, sans-serif" font-size="12" '
-        'fill="currentColor" style="max-width: 34rem">'
+        'fill="currentColor" style="max-width: 34rem; margin-bottom: 1rem">',
+        '<text x="0" y="12">step multiplier</text>',
     ]
     ticks = [tick for tick in TICKS if low <= tick <= high]
     ticks = ticks if len(ticks) <= 5 else [ticks[0], 1, ticks[-1]]
