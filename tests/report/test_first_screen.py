@@ -67,8 +67,8 @@ def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
     shown = re.sub(r"<[^>]+>", "", str(page.introduction + page.parts)).replace("&#39;", "'")
     assert page.title == title
     for text in (paper_text, shown):
-        text = " ".join(text.split())
-        for said in (title, advice):
+        text = " ".join(text.replace("`", "").split())  # the page has <code> for them
+        for said in (title, advice.replace("`", "")):
             assert said in text
         for question, answer, *_ in answers:
             assert re.search(rf"{re.escape(question)}\W+{re.escape(answer)}", text)
