@@ -237,7 +237,7 @@ def test_the_page_begins_with_the_verdict_and_shows_its_row(home):
     page = Path("results/judge/Class/track-smoke/JUDGE.md").read_text(encoding="utf-8")
     first, verdict, *_ = [line for line in page.splitlines() if line]
     assert first == "# Class, judged"
-    assert verdict.startswith("**Class: smoke: ")
+    assert verdict.startswith("**Class saves ") and "undecided" in verdict
     assert page.count("| causality |") == 1
     assert "| **Class** | you |" in page
     html = Path("results/judge/Class/track-smoke/JUDGE.html").read_text(encoding="utf-8")
@@ -276,4 +276,4 @@ def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch,
     main([*CALL[:-1]])
     said = capsys.readouterr()
     assert "every chosen cell is trained" in said.err
-    assert f"Class: smoke: {numbers.verdict}, " in said.out
+    assert "Class saves " in said.out and f", {numbers.verdict})" in said.out
