@@ -64,6 +64,11 @@ def test_one_level_of_a_family_excludes_zero_exactly_where_holm_rejects():
             assert (p_values[test] < one.level) == (one.p_holm < 0.05)
 
 
+def test_a_test_without_p_is_in_no_family():
+    corrected = correct({"a": math.nan, "b": 0.02}, {"a": 1, "b": 2})
+    assert corrected == {"b": (0.04, 0.025, 1)}
+
+
 def test_holm_scales_p_by_rank_and_never_decreases():
     # By hand: 4 × 0.01, 3 × 0.02, 2 × 0.03 and 1 × 0.04, which may not lie below the one before.
     assert holm({"a": 0.03, "b": 0.01, "c": 0.04, "d": 0.02}) == pytest.approx(

@@ -114,9 +114,11 @@ def test_the_table_of_worth_in_percent() -> None:
 def test_connections_with_a_verdict_are_in_the_block_of_worth() -> None:
     text = block("worth", ROWS)
     assert text.startswith("## What is it worth?\n")
-    assert "Undecided is one other, " in text and " of the steps (" in text
+    assert "Undecided is one other, 1 % (−11 to 9 %) of the steps ([all rows]" in text
     more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "Undecided are 2 others, from 0 % (−11 to 9 %) to " in block("worth", more)
+    assert "Undecided are 2 others, from 0 % (−11 to 9 %) to 1 % (−11 to 9 %) of" in block(
+        "worth", more
+    )
     assert "(KEPT/studies/released.md)" in text
     equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
     assert "Equivalent within 5 %: AltUp.\n" in block("worth", equal)

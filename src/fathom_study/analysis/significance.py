@@ -100,9 +100,10 @@ def correct(p_values: Mapping[Test, float], looks: Mapping[Test, int]) -> dict[T
 
     Each look spends an equal part of SIGNIFICANCE_LEVEL (Bonferroni). Holm's procedure rejects what
     is below the level divided by the number of tests that it does not reject, so one level holds
-    for all intervals of a family.
+    for all intervals of a family. Tests without a p-value are left out.
     """
-    p_holm = holm({test: min(1.0, p * looks[test]) for test, p in p_values.items()})
+    # NaN comes first: min(1.0, NaN) is 1.
+    p_holm = holm({test: min(p * looks[test], 1.0) for test, p in p_values.items()})
     kept = sum(p >= SIGNIFICANCE_LEVEL for p in p_holm.values())
     level = SIGNIFICANCE_LEVEL / max(1, kept)
     return {test: Corrected(p, level / looks[test], len(p_holm)) for test, p in p_holm.items()}

@@ -417,9 +417,10 @@ class StudyPresenter:
 
     def shows(self, drawn: Declaration, platform: Platform) -> bool:
         """Whether a figure of step multipliers has one on a platform; true for other figures."""
+        if "worth" not in drawn.reads:
+            return True
         rows = [row for row in self._rows("worth", platform=platform) if row["answer"]]
-        timed = [row for row in rows if row["cost"] > 0]
-        return bool({"answer": timed}.get(drawn.name, rows)) or "worth" not in drawn.reads
+        return any(drawn.name != "answer" or row["cost"] > 0 for row in rows)
 
     # --- layers that matter ---
 

@@ -12,7 +12,7 @@ from fathom_study.analysis.claims.published import Worth
 from fathom_study.analysis.effective_depth import AT, UNKNOWN
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import MIN_SEEDS
-from fathom_study.analysis.worth import COSTS_MORE, FUSED_WIDTH, WAYS
+from fathom_study.analysis.worth import COSTS_MORE, FUSED_WIDTH, PAYS, WAYS
 from fathom_study.config import common_depth
 from fathom_study.report.tables.effect_words import (
     effect_with_interval,
@@ -72,25 +72,22 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
         here: lambda row: _cost(row, "pays_here"),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
         "operations, counted": lambda row: _cost(row, "pays_operations"),
-        f"fused kernels, {FUSED_WIDTH} channels, computed": _cost_fused,
+        f"fused kernels, {FUSED_WIDTH} channels, computed": lambda row: _cost(
+            row, "pays_fused", WOULD
+        ),
         "seeds": lambda row: f"{row['seeds']:g}",
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}
 
 
-def _cost(row: Record, way: str) -> str:
+WOULD = {PAYS: "would pay", COSTS_MORE: "would cost more"}
+"""Words for whether a design pays where only its cost is known."""
+
+
+def _cost(row: Record, way: str, words: Mapping[str, str] = {}) -> str:
     """A cost and whether the design pays, as in '3 % more: pays'; empty if unknown."""
-    return ": ".join(filter(None, (overhead(row[WAYS[way]]), row[way])))
-
-
-def _cost_fused(row: Record) -> str:
-    """The cost with fused kernels, and whether the design would pay there."""
-    return (
-        _cost(row, "pays_fused")
-        .replace(": pays", ": would pay")
-        .replace(f": {COSTS_MORE}", ": would cost more")
-    )
+    return ": ".join(filter(None, (overhead(row[WAYS[way]]), words.get(row[way], row[way]))))
 
 
 def steps_saved(row: Record, *, bare: bool = False) -> str:
