@@ -55,6 +55,7 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
 KillWait=2
+MinJobAge=7200
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory=64000
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 PartitionName=other Nodes={host} MaxTime=INFINITE State=UP
