@@ -27,7 +27,8 @@ SECONDS = 60
 
 # No accounting, no cgroups. Two partitions; `main` is the default. A job is a group of processes:
 # a tree (proctrack/linuxproc) loses processes that outlive their shell, such as a Snakemake that
-# is told to end while it holds the lock that its signal handler takes.
+# is told to end while it holds the lock that its signal handler takes. Ended jobs stay listed for
+# longer than the tests last (MinJobAge, seconds), as nothing else records them.
 SETTINGS = """\
 ClusterName=tested
 SlurmctldHost={host}(127.0.0.1)
