@@ -12,7 +12,7 @@ from fathom_study.analysis.tables import read_table
 from fathom_study.config import BACKENDS, Compute, check_config
 from fathom_study.runs import folder, thinning
 from fathom_study.runs.bundle import unpack, write_bundle
-from fathom_study.runs.replay import COMPARED, difference
+from fathom_study.runs.replay import COMPARED, compare_rows, difference
 from fathom_study.runs.run import group_runs
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import STEPS, find_runs, imported_runs, replay_file
@@ -292,6 +292,22 @@ def test_steps_are_compared_within_a_tolerance_on_another_platform(carry):
     assert "of step 1 was" in line
     assert line.endswith("not equal to 0.001")
     assert carried.statuses == [("stale", "differs")]
+
+
+def test_a_gain_may_differ_by_one_logit_that_moved_the_other_way():
+    """By hand: at a rate of 0.5 a logit is 0.5 higher or lower, and e is a factor of the gain."""
+    rows = [{"gain_proxy_log10_max_entry": 3.0, "loss": 1.0, "grad_norm": 1.0}] * 2
+
+    def compared(by, rate, name="gain_proxy_log10_max_entry"):
+        again = [rows[0], {**rows[1], name: rows[1][name] + by}]
+        return compare_rows(rows, again, rate).outcome
+
+    factor = math.log10(math.e)
+    assert compared(factor + 0.009, 0.5) == "agrees"
+    assert compared(factor + 0.011, 0.5) == "differs"
+    assert compared(0.012, 0.0005) == "differs"
+    assert compared(0.02, 0.5, "grad_norm") == "differs"
+    assert compared(1e-9, None) == "differs"
 
 
 # --- check of every run ---------------------------------------------------------------------------

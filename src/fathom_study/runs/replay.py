@@ -97,7 +97,8 @@ def repeat(run: Run, compute: Compute, steps: int) -> Comparison:
         why = f"cannot be read, {str(error).removeprefix(f'{run.folder}/')}"
         return Comparison("differs", one_line(why, MAX_WHY), {})
     exactly = same_digits(environment(backend, compute.threads), run.manifest.model_dump())
-    return compare_rows(recorded, again, exactly=exactly)
+    rate = None if exactly else problem.spec.optimizer.lr
+    return compare_rows(recorded, again, rate)
 
 
 def _like(manifest: Manifest, compute: Compute) -> Compute:
@@ -131,7 +132,8 @@ def compare_runs(folder: Path, made: Path, until: int | None = None) -> Comparis
         again = list(thin_rows(again))
     exactly = same_digits(here.model_dump(), manifest.model_dump())
     last, every = None if exactly else until, exactly or until is None
-    comparison = compare_rows(recorded[:last], again[:last], exactly=exactly, every=every)
+    rate = None if exactly else read_spec(folder).optimizer.lr
+    comparison = compare_rows(recorded[:last], again[:last], rate, every=every)
     arrays = [name for name in manifest.files if name.endswith(".safetensors")]
     others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
     if comparison.outcome == "agrees" and others:
@@ -155,11 +157,12 @@ def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:
 
 
 def compare_rows(
-    recorded: Sequence[Row], again: Sequence[Row], *, exactly: bool, every: bool = False
+    recorded: Sequence[Row], again: Sequence[Row], rate: float | None, *, every: bool = False
 ) -> Comparison:
-    """Compare rows of the same steps: to the last digit, or within the tolerances.
+    """Compare rows of the same steps: within tolerances, or to the last digit.
 
-    `every`: compare all recorded metrics except clocks.
+    `rate`: the learning rate of the tolerances; None: the last digit. `every`: compare all recorded
+    metrics except clocks.
     """
     apart = []
     for old, new in zip(recorded, again, strict=True):
@@ -173,14 +176,14 @@ def compare_rows(
     shown = {name: value if math.isfinite(value) else None for name, value in largest.items()}
     for step, differences in enumerate(apart):
         for name, value in differences.items():
-            allowed = 0.0 if exactly else tolerance(name, step)
+            allowed = 0.0 if rate is None else tolerance(name, step, rate)
             if value > allowed:
                 old, new = recorded[step][name], again[step].get(name)
-                limit = "to the last digit" if exactly else f"to {allowed:g}"
+                limit = "to the last digit" if rate is None else f"to {allowed:.3g}"
                 why = f"{name} of step {step} was {old!r} and is {new!r}, not equal {limit}"
                 return Comparison("differs", why, shown)
     elsewhere = "within the tolerance of another platform or order of operations"
-    how = "to the last digit" if exactly else elsewhere
+    how = "to the last digit" if rate is None else elsewhere
     return Comparison("agrees", how, shown)
 
 
@@ -195,7 +198,13 @@ def difference(name: str, old: float | None, new: float | None) -> float:
     return distance if math.isfinite(distance) else math.inf
 
 
-def tolerance(name: str, step: int) -> float:
-    """The largest difference of a metric that another order of additions explains."""
+def tolerance(name: str, step: int, rate: float) -> float:
+    """The largest difference of a metric that another order of additions explains.
+
+    A gradient of rounding noise moves a parameter by the learning rate in either direction, and
+    the exponential of that logit is a factor of a gain, a logarithm to base 10.
+    """
     at_first, later = TOLERANCES.get(name, TOLERANCES_OF_GAINS)
+    if name not in TOLERANCES:
+        later += 2 * rate / math.log(10)
     return later if step else at_first
