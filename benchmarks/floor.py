@@ -1,6 +1,6 @@
 """What each scheme adds to a plain step, over the least that its work takes on this machine.
 
-    python benchmarks/floor.py --out benchmarks/floor.csv       every named scheme, 15 minutes
+    python benchmarks/floor.py --out benchmarks/floor.csv       every named scheme, 6 minutes
     python benchmarks/floor.py mhc_paper altup                  these
 
 Schemes take turns with `plain`, as in `steps.py schemes` and in the same network, on PyTorch. The
