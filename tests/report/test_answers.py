@@ -275,7 +275,7 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, expected, lines)
     assert answer == expected
     assert [one.rpartition("sizes.csv#L")[2] for one in evidence] == [f"{n})" for n in lines]
     if lines == [3, 2]:
-        text = "[64 channels, 12 layers, 1000 steps: 17 % (0 to 50 %) of the steps saved, better]"
+        text = "[64 channels, 12 layers, 1000 steps: saves 17 % (0 to 50 %) of the steps, better]"
         assert evidence[1].startswith(text)
 
 

@@ -456,6 +456,7 @@ def test_the_answer_is_the_time_to_the_plain_networks_score_by_two_costs():
         ("hc_paper", 0.9, 0, 0.95, 1.4, "worse"),
         ("mhc_paper", 1.25, 1.2, 1.5, 1.5, "better"),
         ("mine", 1.25, 1.2, 1.5, 1.0, "better"),  # no named connection
+        ("depth_scaled", 1.0, NAN, NAN, 1.0, "equivalent"),  # the plain network's scores
     ]
     same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "least": 0.8,
             "most": 1.65, "answer": "at", "cost_fused": 1.02, "pays_here": "costs more",

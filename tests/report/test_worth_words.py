@@ -18,6 +18,7 @@ from fathom_study.report.tables.worth_words import (
     overhead,
     pays_below,
     present_worth,
+    saving,
     steps_saved,
 )
 from tests.reference.rendering import PROJECT
@@ -69,6 +70,21 @@ def test_steps_saved_are_a_share_of_the_plain_networks_steps(given, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (row(), "saves 20 % (17 to 23 %) of the steps"),
+        # 1/0.8 − 1; of the interval 1/0.5 − 1 and 1/1 − 1, in the order of size.
+        (row(multiplier=0.8, low=0.5, high=1.0), "needs 25 % more steps (0 to 100 %)"),
+        (row(multiplier=0.8, low=0.4, high=1.25), "needs 25 % more steps (−20 to more)"),
+        (row(multiplier=0.8, low=NAN, high=NAN), "needs 25 % more steps"),
+        (row(answer="both"), "ends beyond both ends of the ladder"),
+    ],
+)
+def test_a_connection_saves_steps_or_needs_more(given, words):
+    assert saving(given) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
         (row(), "25 % more"),
         (row(answer="beyond", multiplier=2), "at least 100 % more"),
         (row(multiplier=0.9), ""),
@@ -86,7 +102,7 @@ def test_a_cost_in_words(cost, words):
     assert overhead(cost) == words
 
 
-NONE_PAYS = "keep x + f(x): no connection is shown to save time."
+NONE_PAYS = "keep x + f(x): with 12 layers no connection is shown to save time."
 
 
 def scale(longest=(1.05, 1.2)):
@@ -104,7 +120,7 @@ def scale(longest=(1.05, 1.2)):
 TRY = "For a wide network with fused kernels, try cyclic mHC (`mhc`)."
 BEST = "Measured in steps, the best is cyclic mHC (`mhc`)."
 SAVES = "It saves 11 % of the steps (8 to 13 %), pooled over 3 sizes"
-COSTS = "Its step takes 20 to 35 % longer here"
+COSTS = "Its step takes 20 to 35 % longer at these sizes on a CPU"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +150,12 @@ def test_the_advice_follows_from_the_rows(rows, sizes, parts):
     advice = " ".join(environment.get_template("words.j2").module.advice(worth, sizes).split())
     assert [part for part in parts if part not in advice] == [], advice
     assert ("Use" in advice) == any(part.startswith("Use") for part in parts)
+
+
+def test_a_gain_fades_if_the_longest_trainings_do_not_show_it():
+    assert scale().fading(["mhc"]) == []
+    assert [row["trainings"] for row in scale((0.9, 1.2)).fading(["mhc", "hc"])] == ["longest"]
+    assert scale((0.9, 1.2)).fading(["hc"]) == []
 
 
 def test_rows_are_of_one_study_platform_and_depth_significant_first():

@@ -49,6 +49,7 @@ from fathom_study.runs.folder import (
     read_rows,
 )
 from fathom_study.runs.replay import Comparison, compare_runs
+from fathom_study.runs.training import TARGETS
 from fathom_study.runs.validate import STEPS, compare_specs, receive_run
 from fathom_study.system.files import write_json
 from fathom_study.tasks import outcome_of, summary_of
@@ -156,7 +157,7 @@ def _unpack(
 ) -> dict[Cell, Path]:
     """The run folder of each cell of a bundle. Raises CheckError or BundleError."""
     own = track.cells(label)
-    wanted = [*own, *plain_cells_left(track)]
+    wanted = [*own, *plain_cells_left(track, track.kept_result)]
     there = unpack(file, staging, check=False)
     problems = [
         f"{file}: {cell}: is missing; the track asks for this run, so train it and submit again"
@@ -261,7 +262,7 @@ def train_anew(checked: Checked, seed: int, compute: Compute, *, approved: bool)
 
 def _run_child(work: Path, job: Job, before: tuple[str, ...]) -> str:
     """Run the child in its folder; returns why it failed, empty if it did not."""
-    kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
+    kept = ("PATH", "LANG", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", *TARGETS)
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     environment |= {
         "HOME": str(work), FOLDER: str(work), datasets.ENVIRONMENT: job.data,

@@ -69,11 +69,11 @@ def beside_kept(ours: pd.DataFrame, kept: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part.astype(object) for part in parts], ignore_index=True).infer_objects()
 
 
-def plain_cells_left(track: Track) -> list[Cell]:
-    """Cells of the plain network that a submission to the track carries: those not kept."""
-    if not track.kept:
+def plain_cells_left(track: Track, kept: Path | None) -> list[Cell]:
+    """Cells of the track's plain network that the kept result lacks; without one, all."""
+    if not kept:
         return track.plain_cells()
-    there = {Cell.parse(key) for key in kept_cells(Path(track.reference), track.plain)["key"]}
+    there = {Cell.parse(key) for key in kept_cells(kept, track.plain)["key"]}
     return [cell for cell in track.plain_cells() if cell not in there]
 
 
@@ -83,7 +83,9 @@ def tables_of(config: Config, cells: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
     return worth_table(config, cells, depths, verdicts_of(config, cells)), depths
 
 
-def numbers_of(track: Track, label: str, folders: Mapping[Cell, Path]) -> Numbers:
+def numbers_of(
+    track: Track, label: str, folders: Mapping[Cell, Path], kept: Path | None
+) -> Numbers:
     """Numbers of a connection from run folders by cell, and from the kept plain network."""
     config = track.config({"studies": {track.study_name: {"extra_variants": [{label: STAND_IN}]}}})
     runs = []
@@ -92,8 +94,8 @@ def numbers_of(track: Track, label: str, folders: Mapping[Cell, Path]) -> Number
         runs.append(Run(cell, folder, manifest.platform, "measured", "", manifest))
     cells = cells_table(config, runs, {run.folder: read_rows(run.folder) for run in runs})
     of_ours = cells[cells["variant"] == label]
-    if track.kept:
-        cells = beside_kept(cells, kept_cells(Path(track.reference), track.plain))
+    if kept:
+        cells = beside_kept(cells, kept_cells(kept, track.plain))
     worth, _ = tables_of(config, cells)
     found = worth[(worth["variant"] == label) & (worth["rate"] == ONE_RATE)].to_dict("records")
     counts = {

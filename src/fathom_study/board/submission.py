@@ -133,7 +133,7 @@ def follows_from(
     manifests = [read_manifest(runs[cell]) for cell in track.cells(label)]
     return {
         "versions": versions_of(manifests),
-        "numbers": numbers_of(track, label, runs).model_dump(),
+        "numbers": numbers_of(track, label, runs, track.kept_result).model_dump(),
         "cost": {**cost, "machine": manifests[0].device.name},
     }
 

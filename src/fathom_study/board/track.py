@@ -81,6 +81,11 @@ class Track(Settings):
         base = {"results": self.reference, "studies": self.study}
         return check_config(deep_merge(base, overrides or {}), f"track {self.name}")
 
+    @property
+    def kept_result(self) -> Path | None:
+        """Folder of the kept result with the plain network's runs; None if they are not kept."""
+        return Path(self.reference) if self.kept else None
+
     @cached_property
     def plain(self) -> Config:
         """The config of the plain networks alone."""

@@ -34,9 +34,11 @@ PROJECT = Path(__file__).parents[1] / "project"
 """Files of the project that an installation carries; in a clone, links to them."""
 
 # Resolved: their paths of files are relative to the links' targets.
-QUICK_CONFIG = [(PROJECT / "config.yaml").resolve()]
-FULL_CONFIG = [*QUICK_CONFIG, (PROJECT / "reference.yaml").resolve()]
+FULL_CONFIG = [(PROJECT / name).resolve() for name in ("config.yaml", "reference.yaml")]
 PAGE = PROJECT / "judge"
+
+QUICK = "quick"
+"""The track of the smallest scale."""
 
 
 @app.command(epilog=example("fathom judge my_connection.py:TwoStreams --quick"))
@@ -46,7 +48,7 @@ def judge(
     ],
     settings: Annotated[str, typer.Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use the small scale of config.yaml; takes minutes.")
+        bool, typer.Option("--quick", help=f"Short for --track {QUICK}; takes a minute.")
     ] = False,
     check: Annotated[
         bool,
@@ -58,6 +60,12 @@ def judge(
         int | None,
         typer.Option(min=1, help="Number of seeds; intervals need three.", show_default="3"),
     ] = None,
+    train_plain: Annotated[
+        bool,
+        typer.Option(
+            "--train-plain", help="Train the plain network here too, and read no kept result."
+        ),
+    ] = False,
     track: Annotated[
         str, typer.Option(help="Use the settings and seeds of a track of the board: docs/board.md.")
     ] = "",
@@ -80,33 +88,44 @@ def judge(
 
     Executes your file, which may lie anywhere. Checks its contract, trains it on text and on group
     products at the scale of the kept result, and writes a page: its worth in steps of the plain
-    network, its effective depth, and its row among all connections; with --quick, beside the plain
-    network alone; with --track, at the settings of the board. The last line is the verdict. The
-    same command resumes where it stopped.
+    network, its effective depth, and its row among all connections; with --track, at the settings
+    of the board. The last line is the verdict. The same command resumes where it stopped.
     """
     from fathom_study.board.submission import write_submission
     from fathom_study.board.track import open_track
     from fathom_study.report.judge.judgement import cost_of, make_plan, write_judgement
     from fathom_study.runs.train_all import specs_left
 
+    if quick and track not in ("", QUICK):
+        raise ConfigError(f"--quick is the track {QUICK}; omit --quick or --track {track}")
+    track = QUICK if quick else track
     author = _author(track, who, licence, check=check) if submit or who or licence else None
     if author and not submit:
         raise ConfigError("--who and --licence belong to a submission; add --submit")
-    if track and (quick or seeds or config):
-        raise ConfigError("--track has its own settings and seeds; omit --quick, --seeds, --config")
+    if track and (seeds or config):
+        raise ConfigError("a track has its own settings and seeds; omit --seeds and --config")
     chosen = open_track(track) if track else None
     arguments = parse_yaml(settings, "--settings")
     if not isinstance(arguments, dict):
         raise ConfigError("--settings: must be a mapping, such as '{streams: 2}'")
-    files = config or (QUICK_CONFIG if quick else FULL_CONFIG)
+    files = config or FULL_CONFIG
     # Other settings have another folder, as in TwoStreams-start-0.5.
     parts = module.rpartition(":")[2], re.sub(r"[^\w.]+", "-", settings).strip("-")
     named = Path("results/judge") / "-".join(filter(None, parts))
-    folder = out or named / (f"track-{track}" if track else "quick" if quick else "")
+    folder = out or named / (f"track-{track}" if track else "")
     count = len(chosen.seeds) if chosen else seeds or 3
     plan = make_plan(
-        files, module, arguments, folder, seeds=count, quick=quick, check=check, track=chosen
+        files,
+        module,
+        arguments,
+        folder,
+        seeds=count,
+        train_plain=train_plain,
+        check=check,
+        track=chosen,
     )
+    if submit and chosen and chosen.kept and not plan.kept:
+        raise ConfigError(f"--submit compares with the kept result, but {plan.lacking}")
     compute = changed(plan.config.compute, device=device)
     if not check:
         plan.config.check_trains()
@@ -117,11 +136,11 @@ def judge(
         typer.echo(f"{plan.module}: {look}passed")
         return
     specs = specs_left(plan.config, [cell.path() for cell in plan.to_train()], plan.folder)
-    train_left(specs, plan.folder, compute, jobs, brief=quick)
+    train_left(specs, plan.folder, compute, jobs, brief=track == QUICK)
     options = ["--settings", settings] if arguments else []
     options += [part for file in config for part in ("--config", str(file))]
     options += ["--track", track] if track else []
-    options += ["--quick"] if quick else []
+    options += ["--train-plain"] if train_plain else []
     options += ["--out", str(out)] if out else []
     command = shlex.join(["fathom", "judge", module, *options])
     pages, verdict = write_judgement(plan, checks, PAGE, command)

@@ -91,9 +91,12 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
     its steps cost. Left: with the steps timed on this machine. Right, hollow: with steps
     as fused kernels would run them at 4096 channels, an estimate that assumes the same step
     multiplier there. Of all connections, those are drawn that are better after equal steps, then
-    those with the least time; the table has all others.
+    those with the least time; the table has all others, and those whose scores are the plain
+    network's, which have no interval.
     """
-    own = at_one_rate(worth).dropna(subset=["multiplier", "cost", "cost_fused"])
+    own = at_one_rate(worth).dropna(
+        subset=["multiplier", "corrected_low", "corrected_high", "cost", "cost_fused"]
+    )
     own = own[own["variant"].isin(SCHEMES) & (own["against"] == own["against"].iloc[:1].squeeze())]
     if own.empty:
         return style.placeholder(f"{title}\nno connection has a step multiplier and timed steps")

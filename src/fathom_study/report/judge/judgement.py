@@ -1,7 +1,7 @@
 """`fathom judge`: compare your own connection with the kept result, on one page.
 
 The config is that of the kept result plus one variant. Rows of all other networks are read from
-the kept table of cells; without it (`--quick`) the plain network is trained too.
+the kept table of cells; without it (`--train-plain`) the plain network is trained too.
 """
 
 from __future__ import annotations
@@ -91,6 +91,9 @@ OPERATIONS, BYTES = "operations of a step", "bytes of a step"
 FIGURE = "JUDGE.svg"
 """File of the figure, beside the page."""
 
+TRAIN = "add --train-plain to train the plain network here"
+"""What to do where the plain network of the kept result does not repeat."""
+
 VANISHING = 1e10
 """Largest ratio of gradients of two layers that is not flagged."""
 
@@ -117,7 +120,7 @@ class Plan:
     track: Track | None = None
     """The track of the board whose settings these are."""
     plain_left: tuple[Cell, ...] = ()
-    """Cells of a track's plain network that are not kept."""
+    """Cells of a track's plain network to train."""
 
     @property
     def name(self) -> str:
@@ -175,13 +178,14 @@ def make_plan(
     out: Path,
     *,
     seeds: int,
-    quick: bool,
+    train_plain: bool,
     check: bool,
     track: Track | None = None,
 ) -> Plan:
     """Plan for FILE.py:NAME, at the settings of `files`, or of a track.
 
-    Raises ConfigError, also if no result is kept, unless `quick`, or `check` for checks alone.
+    Raises ConfigError, also if no result is kept, unless the plain network is trained here
+    (`train_plain`, or a track), or `check` for checks alone.
     """
     # In a clone the default config is a link, and what it names lies beside its target.
     project = files[0].resolve().parent
@@ -194,18 +198,18 @@ def make_plan(
     if track and not track.kept:
         kept, lacking = None, "the track trains its own plain network"
     else:
-        kept, lacking = _kept(Path(base.results), project, quick=quick)
+        kept, lacking = _kept(Path(base.results), project, train_plain=train_plain)
     check_is_no_report_folder(out)
-    if kept is None and not (quick or check or (track and not track.kept)):
+    if kept is None and not (train_plain or check or track):
         raise ConfigError(
             f"{base.results}/tables/cells.csv: missing, so there is no connection to compare with; "
-            f"in a clone restore it with git checkout {base.results}, or add --quick to train the "
-            "plain network here"
+            f"in a clone restore it with git checkout {base.results}, or add --quick or "
+            "--train-plain to train the plain network here"
         )
     there = max(len(base.studies[study].seeds) for study in judging)
     if kept and seeds > there and not track:
         raise ConfigError(
-            f"--seeds: {seeds} exceeds the kept result's {there}; use fewer or add --quick"
+            f"--seeds: {seeds} exceeds the kept result's {there}; use fewer or add --train-plain"
         )
     file, name = split_name(module)
     label = label_of(name, base)
@@ -216,9 +220,9 @@ def make_plan(
         settings = base.studies[study]
         variant = {label: {"connection": connection, "model": {"wrap": "sublayer"}}}
         studies[study] = {"extra_variants": [*settings.extra_variants, variant]}
-        if quick:
+        if train_plain and not track:
             studies[study]["seeds"] = sorted({*settings.seeds, *range(seeds)})
-        if quick and not settings.ladder:
+        if train_plain and not settings.ladder:
             # Evaluate only at the end: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
     labels = _labels_in(files) if track else {}
@@ -242,8 +246,8 @@ def make_plan(
                 f"{out}: has runs of {there['module']} with settings {there['settings']}; choose "
                 "another folder with --out"
             )
-    left = tuple(plain_cells_left(track)) if track and not check else ()
-    return Plan(config, path, label, kept, lacking, not check, seeds, project, track, left)
+    left = plain_cells_left(track, kept) if track and not check else ()
+    return Plan(config, path, label, kept, lacking, not check, seeds, project, track, tuple(left))
 
 
 def _labels_in(files: Sequence[Path]) -> dict[str, str]:
@@ -271,10 +275,10 @@ def _beside(path: str, project: Path) -> str:
     return Path(os.path.relpath(project / path)).as_posix()
 
 
-def _kept(results: Path, project: Path, *, quick: bool) -> tuple[Path | None, str]:
+def _kept(results: Path, project: Path, *, train_plain: bool) -> tuple[Path | None, str]:
     """(Folder of the kept result, or None; why there is none to compare with)."""
-    if quick:
-        return None, "--quick trains the plain network alone"
+    if train_plain:
+        return None, "--train-plain trains the plain network alone"
     cells = Path(_beside(str(results / "tables" / "cells.csv"), project))
     if cells.is_file():
         return cells.parents[1], ""
@@ -354,7 +358,7 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
         if folder is None:
             return Check(name, f"not compared: {kept} contains no run of {cell}")
         if read_spec(folder).hash() != plan.config.spec(cell).hash():
-            return Check(name, f"the kept run of {cell} has another spec; add --quick", failed=True)
+            return Check(name, f"the kept run of {cell} has another spec; {TRAIN}", failed=True)
         manifest = read_manifest(folder)
         run = Run(cell, folder, manifest.platform, "imported", "", manifest)
         comparison = repeat(run, compute, 3)
@@ -362,9 +366,7 @@ def _repeat_plain(plan: Plan, study: str, kept: Path, compute: Compute) -> Check
         return Check(name, f"not compared: {comparison.why}")
     if comparison.outcome == "agrees":
         return Check(name, f"yes: {comparison.why}")
-    return Check(
-        name, f"{comparison.why}; add --quick to train the plain network here", failed=True
-    )
+    return Check(name, f"{comparison.why}; {TRAIN}", failed=True)
 
 
 def _kept_run(kept: Path, cell: Cell, staging: Path) -> Path | None:
@@ -462,7 +464,7 @@ def _board(plan: Plan, checks: Mapping[str, Sequence[Check]]) -> TrackRows:
     """The board's rows of the plan's track, with the judged connection among them."""
     track, labels = plan.track, plan.config.labels
     cost = cost_of(checks[track.study_name])
-    numbers = numbers_of(track, plan.label, plan.folders())
+    numbers = numbers_of(track, plan.label, plan.folders(), plan.kept)
     own = row_of(track, plan.name, "you", numbers, cost["time"], cost["operations"])
     worth = records(read_table(plan.kept / "tables" / "worth.csv")) if plan.kept else ()
     return rows_of(track, BOARD, worth, labels, own)

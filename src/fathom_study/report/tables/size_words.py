@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import pandas as pd
@@ -75,6 +75,15 @@ class ScalePresenter(NamedTuple):
         return next(
             row for row in self.pooled if row["design"] == design and row["trainings"] == trainings
         )
+
+    def fading(self, designs: Iterable[str]) -> list[Record]:
+        """The rows of pooled.csv of the designs whose gain the longest trainings do not show."""
+        wanted = set(designs)
+        return [
+            row
+            for row in self.pooled
+            if row["design"] in wanted and row["trainings"] == LONGEST and row["low"] <= 1
+        ]
 
     def best_lasting(self) -> Record | None:
         """The design whose pooled gain stands at the longest trainings and costs least time.

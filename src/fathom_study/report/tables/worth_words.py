@@ -113,9 +113,22 @@ def steps_saved(row: Record, *, bare: bool = False) -> str:
     return f"{text} ({lower} to {upper})"
 
 
-def saved_in_words(row: Record) -> str:
-    """Steps that a design saves, as part of a sentence."""
-    return f"{steps_saved(row)} of the steps saved"
+def saving(row: Record) -> str:
+    """What a design saves, with a verb: 'saves 20 % of the steps', or 'needs 3 % more steps'.
+
+    With the interval of `steps_saved`, in the unit of the sentence.
+    """
+    if row["answer"] == "both":
+        return "ends beyond both ends of the ladder"
+    if row["answer"] != "at" or row["multiplier"] >= 1:
+        return f"saves {steps_saved(row)} of the steps"
+    low, high = row["corrected_low"], row["corrected_high"]
+    text = f"needs {_share(1 / row['multiplier'] - 1)} % more steps"
+    if math.isnan(low):
+        return text
+    fewest = "less" if high > row["most"] else _share(1 / high - 1)
+    most = "more" if low < row["least"] else f"{_share(1 / low - 1)} %"
+    return f"{text} ({fewest} to {most})"
 
 
 def pays_below(row: Record) -> str:
