@@ -227,6 +227,7 @@ def test_a_submission_needs_its_author_and_a_track(home, capsys):
         ("judge", "mine.py:Class", *AUTHOR, "--submit"): ["--submit needs --track NAME"],
         (*CALL[:-1], *AUTHOR): ["--who and --licence belong to a submission; add --submit"],
         (*CALL[:-1], "--seeds", "2"): ["a track has its own settings and seeds"],
+        (*CALL[:-1], "--quick"): ["--quick is the track quick; omit --quick or --track smoke"],
     }
     for call, wanted in cases.items():
         capsys.readouterr()
@@ -241,7 +242,7 @@ def test_the_page_begins_with_the_verdict_and_shows_its_row(home):
     page = Path("results/judge/Class/track-smoke/JUDGE.md").read_text(encoding="utf-8")
     first, verdict, *_ = [line for line in page.splitlines() if line]
     assert first == "# Class, judged"
-    assert verdict.startswith("**Class ") and "undecided" in verdict
+    assert verdict.startswith("**Class needs ") and "undecided" in verdict
     assert page.count("| causality |") == 1
     assert "| **Class** | you |" in page
     html = Path("results/judge/Class/track-smoke/JUDGE.html").read_text(encoding="utf-8")
@@ -280,4 +281,20 @@ def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch,
     main([*CALL[:-1]])
     said = capsys.readouterr()
     assert "every chosen cell is trained" in said.err
-    assert said.out.count("Class ") and f", {numbers.verdict})" in said.out
+    assert "Class needs " in said.out and f", {numbers.verdict})" in said.out
+
+
+def test_without_the_kept_result_a_track_trains_its_plain_network_and_takes_no_submission(
+    home, capsys
+):
+    write("tracks/smoke.yaml", json.dumps({**SMOKE, "kept": True, "reference": "kept"}))
+    here = {"seeds": 3, "train_plain": False, "check": False, "track": track.load_track("smoke")}
+    plan = make_plan(FULL_CONFIG, "mine.py:Class", {}, Path("results/judge/Class/here"), **here)
+    assert {*here["track"].plain_cells()} < {*plan.to_train()}
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*CALL, *AUTHOR])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "fathom: --submit compares with the kept result, but the kept result, kept"
+    )
