@@ -5,8 +5,12 @@ and without their norms. The tests compare the input of every function, the outp
 gradient of a sum over the output with respect to the input and every parameter.
 """
 
+from functools import partial
+
 import pytest
 
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.models.transformer import attention
 from tests.peers.test_peers import (
     B,
     C,
@@ -21,6 +25,7 @@ from tests.peers.test_peers import (
     peer,
 )
 from tests.peers.test_peers import in_float64 as in_float64
+from tests.support.specs import make_spec
 
 BLOCKS, RANK = 4, 2
 FUNCTIONS = 2 * BLOCKS
@@ -143,3 +148,36 @@ def test_a_scheme_equals_the_decoder(name):
     of_mlx = on_mlx(connection)
     of_mlx["streams"] = []
     assert max(errors(of_mlx, theirs)) <= ROUNDINGS * 2.0**-24
+
+
+def test_a_value_residual_equals_the_attention():
+    import torch
+
+    heads, model = 2, make_spec(heads=2, width=C, values="residual").model
+    sizes = {"dim": C, "heads": heads, "dim_head": C // heads, "causal": True}
+    attentions = [
+        peer("x_transformers.x_transformers")
+        .Attention(**sizes, learned_value_residual_mix=is_later)
+        .double()
+        for is_later in (False, True)
+    ]
+    for module in attentions:  # theirs is a softmax in float32
+        module.attend.attn_fn = partial(torch.softmax, dim=-1)
+    x = torch.randn(2, B, T, C, dtype=torch.float64)
+    _, kept = attentions[0](x[0], return_intermediates=True)
+    theirs = attentions[1](x[1], value_residual=kept.values)
+
+    def ours_of(module):
+        parts = {"qkv.weight": [module.to_q.weight, module.to_k.weight, module.to_v.weight]}
+        parts["attention_out.weight"] = [module.to_out.weight]
+        return {name: torch.cat(rows).detach().numpy() for name, rows in parts.items()}
+
+    first, second = map(ours_of, attentions)
+    share = attentions[1].to_value_residual_mix[0]
+    # Their share is that of a layer's own values, so ours has the opposite sign.
+    for name, value in share.named_parameters():
+        second[f"values.share.{name}"] = -value.detach().numpy()
+    values: list = []
+    for layer, of_x in zip((first, second), x.numpy(), strict=True):
+        ours = attention(NumpyOps(), layer, model, of_x, first_values=values, is_normed=True)
+    assert ours == pytest.approx(theirs.detach().numpy(), rel=0, abs=ROUNDINGS * 2.0**-53)

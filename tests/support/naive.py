@@ -683,6 +683,7 @@ def attention(p, x, model):
     inputs, heads = (x if isinstance(x, tuple) else (x, x, x)), model.heads
     T, D = inputs[0].shape
     q, k, v = (linear(p, part, "qkv")[:, i * D : (i + 1) * D] for i, part in enumerate(inputs))
+    v = valued(p, inputs[0], v, heads)
     out = np.zeros((T, D))
     for head in range(heads):
         columns = slice(head * D // heads, (head + 1) * D // heads)
@@ -695,6 +696,46 @@ def attention(p, x, model):
             scores = own_k[: t + 1] @ own_q[t] / math.sqrt(D / heads)
             out[t, columns] = softmax(scores) @ v[: t + 1, columns]
     return linear(p, out, "attention_out")
+
+
+def valued(p, x, v, heads):
+    """Values [T, D] of a control: mixed with the first layer's, or with those of tokens."""
+    D = v.shape[1]
+    if "first_values" in p and not p["first_values"]:
+        p["first_values"].append(v)
+        return v
+    mixed = v.copy()
+    for t in range(len(v)):
+        for head in range(heads):
+            columns = slice(head * D // heads, (head + 1) * D // heads)
+            if "first_values" in p:
+                share = sigmoid(p["share.weight"][head] @ x[t] + p["share.bias"][head])
+                first = p["first_values"][0][t, columns]
+                mixed[t, columns] = (1 - share) * v[t, columns] + share * first
+            elif "gate.weight" in p:
+                gate = 2 * sigmoid(p["gate.weight"][head] @ x[t, :32])
+                mixed[t, columns] += gate * p["token_values"][t, columns]
+    return mixed
+
+
+def with_values(p, layers, model, row):
+    """The parameters of each layer, with those of a control of attention's values."""
+    if model.values == "residual":
+        first, stacks = [], ("share.weight", "share.bias")
+        shares = [{}] + [{k: p[f"values.{k}"][i] for k in stacks} for i in range(len(layers) - 1)]
+        return [
+            {**layer, **own, "first_values": first}
+            for layer, own in zip(layers, shares, strict=True)
+        ]
+    if model.values == "embeddings":
+        own, taken = [dict(layer) for layer in layers], 0
+        for i, layer in enumerate(own):
+            if (len(layers) - 1 - i) % 2 == 0:
+                layer["gate.weight"] = p["values.gate.weight"][taken]
+                layer["token_values"] = p["values.embedding"][taken][row]
+                taken += 1
+        return own
+    return layers
 
 
 def mlp(p, x, model):
@@ -726,9 +767,10 @@ def transformer(spec, params, tokens):
     parts = (transformer_block,) if by_block else (attended, processed)
     parts = (attention, mlp) if is_normed else parts
     layers = layers_of(p, spec.depth)
-    functions = [partial(part, layer, model=model) for layer in layers for part in parts]
 
     def logits(row):
+        own = with_values(p, layers, model, row)
+        functions = [partial(part, layer, model=model) for layer in own for part in parts]
         x = p["embedding.token"][row]
         if model.positions == "learned":
             x = x + p["embedding.position"]

@@ -62,7 +62,7 @@ def quick_cases(names: str, cases: Mapping[str, tuple[Any, ...]], *quick: str) -
 TRANSFORMER = {
     "length": 8, "width": 16, "heads": 4, "hidden": 32, "wrap": "block", "norm": "layer",
     "positions": "learned", "embedding_norm": False, "qk_norm": False, "biases": True,
-    "activation": "gelu", "logit_cap": None,
+    "activation": "gelu", "logit_cap": None, "values": "own",
 }  # fmt: skip
 MODELS = {
     "tokens": {"vocab": 32, **TRANSFORMER},

@@ -19,6 +19,8 @@ PARTS = {
     "no biases": {"biases": False},
     "relu2": {"activation": "relu2"},
     "logit_cap": {"logit_cap": 0.5},
+    "value residual": {"values": "residual"},
+    "value embeddings": {"values": "embeddings"},
     "nanochat": {**NANOCHAT, "logit_cap": 15},
     "nanochat, low cap": {**NANOCHAT, "logit_cap": 0.5},
 }

@@ -8,7 +8,7 @@ Formulas: docs/definitions/language-model.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Annotated, ClassVar, Literal
 
@@ -30,6 +30,13 @@ from fathom_study.models.network import (
     norm_parameters,
     stacked_layers,
     through_layers,
+)
+from fathom_study.models.values import (
+    Values,
+    add_values,
+    mix_values,
+    value_parameters,
+    value_products,
 )
 
 
@@ -59,6 +66,12 @@ class TransformerParts(Settings):
     activation: Literal["gelu", "relu2"] = Field("gelu", description="of the MLP; relu2: ReLU²")
     logit_cap: Annotated[Annotated[Number, Field(gt=0)] | None, Nullable] = Field(
         None, description="c of c·tanh(logits / c); null: none"
+    )
+    values: Values = Field(
+        "own",
+        exclude_if=lambda kind: kind == "own",
+        description="a control that changes attention's values and no connection: mixed with the "
+        "first layer's (residual), or with a vector learned for each token (embeddings)",
     )
 
     @model_validator(mode="after")
@@ -143,6 +156,7 @@ class Transformer(Network):
             **linear("block.down", (D, F), outs(F, L), recipe.biases(F)),
             **self._norm("norm", (D,)),
             "head.weight": matrix((V, D), head),
+            **value_parameters(model.values, recipe, L, V, D, model.heads),
             **self.connection.parameters(),
         }
 
@@ -166,11 +180,12 @@ class Transformer(Network):
         if model.embedding_norm:
             x = rms_norm(ops, x)
         is_normed = {"is_normed": True} if self.connection.reads_normed else {}
-        parts = (block,) if model.wrap == "block" else (attention, mlp)
+        attend = partial(attention, first_values=[])
+        parts = (partial(block, attend),) if model.wrap == "block" else (attend, mlp)
+        stack = stacked_layers(ops, params)
+        add_values(ops, model.values, params, stack, tokens)
         layers = [
-            partial(part, ops, layer, model, **is_normed)
-            for layer in stacked_layers(ops, params)
-            for part in parts
+            partial(part, ops, layer, model, **is_normed) for layer in stack for part in parts
         ]
         noise = inputs.get("noise")
         x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
@@ -184,6 +199,7 @@ class Transformer(Network):
         model = self.model
         V, T, D, F = model.vocab, model.length, model.width, model.hidden
         per_token = self.depth * (4 * D**2 + 2 * D * F + 2 * T * D)
+        per_token += value_products(model.values, self.depth, D, model.heads)
         return 2 * batch_size * T * (per_token + D * V)
 
 
@@ -193,14 +209,21 @@ def attention(
     model: TransformerParts,
     x: Array | Apart,
     *,
+    first_values: list[Array],
     is_normed: bool = False,
 ) -> Array:
-    """Norm, unless x is normed; then causal multi-head self-attention: [B, T, D] → the same."""
-    B, T, D = (x.q if isinstance(x, Apart) else x).shape
+    """Norm, unless x is normed; then causal multi-head self-attention: [B, T, D] → the same.
+
+    first_values: the values of the pass's first layer, as `mix_values` takes them.
+    """
+    inputs = x if isinstance(x, Apart) else (x,)
+    normed = [part if is_normed else norm(ops, part, layer, "norm1") for part in inputs]
+    B, T, D = normed[0].shape
     q, k, v = (
         ops.transpose(ops.reshape(part, (B, T, model.heads, D // model.heads)), (0, 2, 1, 3))
-        for part in queries_keys_values(ops, layer, x, is_normed)
+        for part in queries_keys_values(ops, layer, normed)
     )
+    v = mix_values(ops, model.values, layer, normed[0], v, first_values)
     if model.positions == "rotary":
         q, k = apply_rope(ops, q), apply_rope(ops, k)
     if model.qk_norm:
@@ -210,13 +233,11 @@ def attention(
 
 
 def queries_keys_values(
-    ops: Ops, layer: dict[str, Array], x: Array | Apart, is_normed: bool
+    ops: Ops, layer: dict[str, Array], normed: Sequence[Array]
 ) -> Sequence[Array]:
-    """q, k and v, [B, T, D] each, from one input or from three."""
+    """q, k and v, [B, T, D] each, from one normed input or from three."""
     weight, bias = layer["qkv.weight"], layer.get("qkv.bias")
     D = weight.shape[1]
-    inputs = x if isinstance(x, Apart) else (x,)
-    normed = [part if is_normed else norm(ops, part, layer, "norm1") for part in inputs]
     if len(normed) == 1:
         return ops.split(ops.linear(*normed, weight, bias), (D, D, D))
     weights = ops.unstack(ops.reshape(weight, (3, D, D)))
@@ -238,9 +259,15 @@ def mlp(
     return ops.linear(hidden, layer["down.weight"], layer.get("down.bias"))
 
 
-def block(ops: Ops, layer: dict[str, Array], model: TransformerParts, x: Array) -> Array:
+def block(
+    attend: Callable[..., Array],
+    ops: Ops,
+    layer: dict[str, Array],
+    model: TransformerParts,
+    x: Array,
+) -> Array:
     """One pre-norm transformer block with its two residuals, [B, T, D] → [B, T, D]."""
-    x = x + attention(ops, layer, model, x)
+    x = x + attend(ops, layer, model, x)
     return x + mlp(ops, layer, model, x)
 
 

@@ -1,0 +1,53 @@
+"""benchmarks/ingredients.py on networks with known losses."""
+
+import itertools
+
+import ingredients
+import pandas as pd
+import pytest
+
+COEFFICIENTS, BOTH = -0.01, 0.004
+"""Effects on log10 of the loss: of dynamic coefficients, and of these together with H_res."""
+SEEDS = (0, 1, 2, 4, 5)
+
+
+def known_losses():
+    """Seeds differ in all losses alike, and a little in the effect of the coefficients."""
+    for n, seed in enumerate(SEEDS):
+        wobble = 0.0005 * (n - 2)
+        for kinds in itertools.product(*ingredients.INGREDIENTS.values()):
+            dynamic, sinkhorn = kinds[2] == "dynamic", kinds[3] == "sinkhorn"
+            both = BOTH / 2 if dynamic == sinkhorn else -BOTH / 2
+            log = 0.3 + 0.01 * n + dynamic * (COEFFICIENTS + wobble) + both
+            yield {"network": "_".join(kinds), "seed": seed, "validation_loss": 10**log}
+        # Plain is worse by 1 % at each rung than at the next one.
+        for rung, name in enumerate(("_x085", "", "_x115", "_x130")):
+            loss = 10 ** (0.3 + 0.01 * n) * 0.99 ** (rung - 1)
+            yield {"network": f"baseline{name}", "seed": seed, "validation_loss": loss}
+        loss = 10 ** (0.3 + 0.01 * n) * 0.99
+        yield {"network": "as_after_115", "seed": seed, "validation_loss": loss}
+    yield {"network": "baseline", "seed": 9, "validation_loss": 1.0}
+
+
+TABLE = pd.DataFrame(known_losses())
+
+
+def test_the_effects_are_those_that_the_losses_have():
+    rows = ingredients.effects(TABLE).set_index("ingredient")
+    assert len(rows) == 4 + 6 and set(rows["seeds"]) == {5} and set(rows["tests"]) == {10}
+    alone = rows.loc["coefficients"]
+    assert alone["effect"] == pytest.approx(100 * (10**COEFFICIENTS - 1))
+    assert alone["low"] < alone["effect"] < alone["high"] < 0 and alone["verdict"] == "lower"
+    together = rows.loc["coefficients and H_res"]
+    assert together["effect"] == pytest.approx(100 * (10**BOTH - 1))
+    assert together["verdict"] == "higher"
+    others = rows.drop(["coefficients", "coefficients and H_res"])
+    assert others["effect"].abs().max() < 1e-9
+
+
+def test_networks_are_read_on_the_ladder_of_the_plain_one():
+    rows = ingredients.against_plain(TABLE).set_index("network")
+    assert len(rows) == 16 + 1 and set(rows["tests"]) == {17}
+    row = rows.loc["as_after_115"]
+    assert row["effect"] == pytest.approx(-1) and row["multiplier"] == pytest.approx(1.15)
+    assert row["least"] < row["multiplier"] < row["most"]
