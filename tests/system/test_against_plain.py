@@ -1,7 +1,8 @@
-"""benchmarks/ingredients.py on networks with known losses."""
+"""benchmarks/ingredients.py and against_plain.py on networks with known losses."""
 
 import itertools
 
+import against_plain
 import ingredients
 import pandas as pd
 import pytest
@@ -26,6 +27,8 @@ def known_losses():
             yield {"network": f"baseline{name}", "seed": seed, "validation_loss": loss}
         loss = 10 ** (0.3 + 0.01 * n) * 0.99
         yield {"network": "as_after_115", "seed": seed, "validation_loss": loss}
+    # Of a seed that chose the rate, and of one that is not whole.
+    yield {"network": "baseline_004", "seed": 3, "validation_loss": 1.0}
     yield {"network": "baseline", "seed": 9, "validation_loss": 1.0}
 
 
@@ -46,8 +49,14 @@ def test_the_effects_are_those_that_the_losses_have():
 
 
 def test_networks_are_read_on_the_ladder_of_the_plain_one():
-    rows = ingredients.against_plain(TABLE).set_index("network")
+    rows = against_plain.against_plain(TABLE).set_index("network")
     assert len(rows) == 16 + 1 and set(rows["tests"]) == {17}
     row = rows.loc["as_after_115"]
     assert row["effect"] == pytest.approx(-1) and row["multiplier"] == pytest.approx(1.15)
     assert row["least"] < row["multiplier"] < row["most"]
+
+
+def test_the_orders_of_two_studies_are_compared_by_their_ranks():
+    ours = pd.Series({"a": 1.3, "b": 1.2, "c": 1.1, "only here": 2.0})
+    assert against_plain.ranks_agree(ours, pd.Series({"a": 9.0, "b": 5.0, "c": 4.0})) == 1
+    assert against_plain.ranks_agree(ours, pd.Series({"a": 1.0, "b": 2.0, "c": 3.0})) == -1
