@@ -3,7 +3,7 @@
     python benchmarks/against_plain.py corpus-python results/corpus --out benchmarks/corpus.csv \
       --beside scale-6-layers
 
-Writes the held-out loss of every run and prints a table of docs/library-details.md: the change of
+Writes the held-out loss of every run and prints a table of docs/further-studies.md: the change of
 the loss, and the step multiplier, with the interval of its verdict (docs/definitions/effects.md).
 All comparisons are one family, with the looks of the presets. `--beside` adds the multipliers of a
 study of the reference, and how far the two orders agree (Spearman's rank correlation).
@@ -20,6 +20,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from fathom.settings import ConfigError
 from fathom_study.analysis.ladder import log_multipliers, read_differences
 from fathom_study.analysis.significance import SIGNIFICANCE_LEVEL, Mean, correct, moderate
 from fathom_study.analysis.statistics import t_interval
@@ -35,6 +36,14 @@ RATE = re.compile(rf"{PLAIN}_0\d+")
 """A plain network at another rate: it chose the study's rate, and is compared with nothing."""
 LOOKS = 2
 """The looks of the presets: 5 and 8 seeds."""
+
+
+def read_losses(study: str, results: Path) -> pd.DataFrame:
+    """The losses of a study. Raises ConfigError without any run of its plain network."""
+    table = pd.DataFrame(losses(study, results), columns=["network", "seed", "validation_loss"])
+    if PLAIN not in set(table["network"]):
+        raise ConfigError(f"{results}: no run of {PLAIN} in study {study}; train the study first")
+    return table
 
 
 def losses(study: str, results: Path) -> Iterator[dict[str, object]]:
@@ -93,19 +102,30 @@ def verdicts(means: Mapping[str, Mean], column: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def lines_beside(table: pd.DataFrame, beside: str) -> Iterator[str]:
+    """The multipliers beside those of a study of the reference, and the rank correlation."""
+    worth = pd.read_csv(WORTH)
+    rows = worth[(worth["study"] == beside) & (worth["rate"] == "one rate")]
+    theirs = rows.set_index("variant")["multiplier"]
+    ours = against_plain(table).set_index("network")["multiplier"].sort_values(ascending=False)
+    for name in ours.index.intersection(theirs.index):
+        yield f"| `{name}` | {ours[name]:.2f} | {theirs[name]:.2f} |"
+    yield f"Spearman's rank correlation: {ranks_agree(ours, theirs):.2f}."
+
+
 def ranks_agree(ours: pd.Series, theirs: pd.Series) -> float:
     """Spearman's rank correlation of the multipliers of the networks that both have."""
     both = pd.concat([ours, theirs], axis=1, join="inner")
     return float(both.corr("spearman").iloc[0, 1])
 
 
-def print_table(table: pd.DataFrame) -> None:
-    """Print the rows of `against_plain`, in the form of the documents."""
+def lines(table: pd.DataFrame) -> Iterator[str]:
+    """The rows of `against_plain` as lines of the document, the lowest loss first."""
     for row in against_plain(table).sort_values("effect").to_dict("records"):
-        print(
+        yield (
             f"| `{row['network']}` | {row['effect']:+.2f} % ({row['low']:+.2f} to "
             f"{row['high']:+.2f}) | {row['multiplier']:.2f} ({row['least']:.2f} to "
-            f"{row['most']:.2f}) | {row['verdict']} | {row['seeds']} |"
+            f"{row['most']:.2f}) | {row['verdict']} |"
         )
 
 
@@ -118,16 +138,10 @@ def main(
     ] = None,
 ) -> None:
     """Write the losses of all runs, and print each network against the plain one."""
-    table = pd.DataFrame(losses(study, results))
+    table = read_losses(study, results)
+    rows = [*lines(table), *(lines_beside(table, beside) if beside else ())]
     table.to_csv(out, index=False, float_format="%.9g", lineterminator="\n")
-    print_table(table)
-    if beside:
-        worth = pd.read_csv(WORTH)
-        rows = worth[(worth["study"] == beside) & (worth["rate"] == "one rate")]
-        theirs = rows.set_index("variant")["multiplier"].rename(beside)
-        ours = against_plain(table).set_index("network")["multiplier"].rename(study)
-        print(pd.concat([ours, theirs], axis=1, join="inner").round(3).to_string())
-        print(f"rank correlation {ranks_agree(ours, theirs):.2f}")
+    print(*rows, sep="\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/ingredients.py results/ingredients-of-streams --out benchmarks/ingredients.csv
 
 workflow/presets/ingredients-of-streams.yaml has the command that trains them. Writes the held-out
-loss of every run, and prints the tables of docs/library-details.md. The effect of an ingredient is
+loss of every run, and prints the tables of docs/further-studies.md. The effect of an ingredient is
 the mean change of the loss, in %, over the eight pairs of networks that differ in it alone. The
 effect of two together is half of what the second changes in the effect of the first. Each seed
 gives one value, and Student's t compares their mean with zero. All effects are one family.
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
-from against_plain import by_network, losses, print_table, verdicts
+from against_plain import by_network, read_losses, verdicts
+from against_plain import lines as lines_against_plain
 
+from fathom.settings import ConfigError
 from fathom_study.analysis.significance import moderate
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.cli.options import output_file
@@ -38,6 +41,9 @@ that of the second kind in place of the first."""
 def effects(table: pd.DataFrame) -> pd.DataFrame:
     """The effect of each ingredient and of each two together, in %, with its interval."""
     logs = by_network(table).map(math.log10)
+    kinds_of_all = ["_".join(kinds) for kinds in itertools.product(*INGREDIENTS.values())]
+    if missing := [name for name in kinds_of_all if name not in logs]:
+        raise ConfigError(f"{STUDY}: no run of {missing[0]}; train the study first")
     signs = {
         "_".join(kinds): {
             name: 2 * both.index(kind) - 1
@@ -54,19 +60,24 @@ def effects(table: pd.DataFrame) -> pd.DataFrame:
     return verdicts(means, "ingredient")
 
 
+def lines(table: pd.DataFrame) -> Iterator[str]:
+    """The effects as lines of the document."""
+    for row in effects(table).to_dict("records"):
+        yield (
+            f"| {row['ingredient']} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
+            f"{row['high']:+.2f}) | {row['verdict']} |"
+        )
+
+
 def main(
     results: Annotated[Path, typer.Argument(help="Folder of the preset's results.")],
     out: Annotated[Path, output_file(help="Write the losses of runs to this table.")],
 ) -> None:
     """Write the losses of all runs, and print both tables."""
-    table = pd.DataFrame(losses(STUDY, results))
+    table = read_losses(STUDY, results)
+    rows = [*lines(table), *lines_against_plain(table)]  # before the file changes
     table.to_csv(out, index=False, float_format="%.9g", lineterminator="\n")
-    for row in effects(table).to_dict("records"):
-        print(
-            f"| {row['ingredient']} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-            f"{row['high']:+.2f}) | {row['verdict']} |"
-        )
-    print_table(table)
+    print(*rows, sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ import ingredients
 import pandas as pd
 import pytest
 
+from fathom.settings import ConfigError
+from tests.support.project import PROJECT
+
 COEFFICIENTS, BOTH = -0.01, 0.004
 """Effects on log10 of the loss: of dynamic coefficients, and of these together with H_res."""
 SEEDS = (0, 1, 2, 4, 5)
@@ -60,3 +63,32 @@ def test_the_orders_of_two_studies_are_compared_by_their_ranks():
     ours = pd.Series({"a": 1.3, "b": 1.2, "c": 1.1, "only here": 2.0})
     assert against_plain.ranks_agree(ours, pd.Series({"a": 9.0, "b": 5.0, "c": 4.0})) == 1
     assert against_plain.ranks_agree(ours, pd.Series({"a": 1.0, "b": 2.0, "c": 3.0})) == -1
+
+
+def test_the_document_has_the_numbers_of_the_tables():
+    """Else they were typed, or the losses changed since."""
+    document = (PROJECT / "docs/further-studies.md").read_text(encoding="utf-8")
+    table = pd.read_csv(PROJECT / "benchmarks/ingredients.csv")
+    lines = [*ingredients.lines(table), *against_plain.lines(table)]
+    assert len(lines) == 10 + 21
+    assert [line for line in lines if line not in document] == []
+
+
+def test_without_runs_nothing_is_written(tmp_path):
+    kept = tmp_path / "kept.csv"
+    kept.write_text("kept")
+    with pytest.raises(ConfigError, match="no run of baseline"):
+        ingredients.main(tmp_path, kept)
+    with pytest.raises(ConfigError, match="no run of cycle_cycle_dynamic_sinkhorn"):
+        ingredients.effects(TABLE[TABLE["network"] != "cycle_cycle_dynamic_sinkhorn"])
+    assert kept.read_text() == "kept"
+
+
+def test_multipliers_stand_beside_those_of_the_reference(tmp_path, monkeypatch):
+    rows = [("a", "other"), ("as_after_115", "here")]
+    worth = pd.DataFrame(rows, columns=["variant", "study"]).assign(rate="one rate", multiplier=1.5)
+    worth.to_csv(tmp_path / "worth.csv", index=False)
+    monkeypatch.setattr(against_plain, "WORTH", tmp_path / "worth.csv")
+    line, correlation = against_plain.lines_beside(TABLE, "here")
+    assert line == "| `as_after_115` | 1.15 | 1.50 |"
+    assert correlation == "Spearman's rank correlation: nan."  # one network has no order

@@ -126,8 +126,5 @@ def test_connections_with_a_verdict_are_in_the_block_of_worth() -> None:
     best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
     assert "*Each at its best rate*" in block("worth", best)
     said = " ".join(text.split())
-    assert said.endswith(
-        "32 and 64 channels; 1000 and 4000 steps. "
-        "[The board](KEPT/BOARD.md) has connections at a smaller scale too."
-    )
+    assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
     assert "12 layers;" not in said  # all sizes have them
