@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fathom.library import Pass, Verbs
 from fathom.operations.ops import Array
 
@@ -50,7 +52,8 @@ BY_HAND = """do it by hand in its forward:
 class Site(NamedTuple):
     """The place of a block in a network with a connection."""
 
-    connection: Verbs
+    owner: Any
+    """The model, whose `connection` this is: it may be replaced, as by PEFT."""
     first: int
     """Number of the block's first function."""
     functions: tuple[tuple[Path, ...], ...]
@@ -87,34 +90,39 @@ def functions_of(block: Block, modules: Iterable[str]) -> tuple[tuple[Path, ...]
 
 
 def place(
+    model: Any,  # noqa: ANN401, a module of either framework
     blocks: Sequence[Block],
-    modules: Iterable[str],
+    functions: tuple[tuple[Path, ...], ...],
     connection: Callable[..., Verbs],
     method: str,
+    **methods: Callable[..., Any],
 ) -> Verbs:
-    """Put a connection around the functions of blocks, in place, and return it.
+    """Put a connection around the functions of a model's blocks, in place, and return it.
 
-    `modules`: names of a block's modules. `connection`: makes it from `layers`, the number of all
-    functions, and `per_block`, that of a block. `method`: name of the method that calls a block.
-    Raises ValueError for unknown blocks, and for a connection that norms the inputs of functions
-    itself.
+    `functions`: of each block, as `functions_of` returns them. `connection`: makes it from
+    `layers`, the number of all functions, and `per_block`, that of a block. `method`: name of the
+    method that calls a block. `methods`: further ones of blocks. Raises ValueError for a connection
+    that norms the inputs of functions itself, or needs random numbers in training.
     """
-    functions = functions_of(blocks[0], modules)
     n = len(functions)
     c = connection(layers=n * len(blocks), per_block=n)
     if c.reads_normed:
         raise ValueError(
             f"{c.scheme!r} norms inputs itself, and blocks keep their norms; {BY_HAND}"
         )
+    if c.connection.sample_noise(np.random.default_rng(0), 0.0) is not None:
+        raise ValueError(f"{c.scheme!r} needs `noise` in training: c.open(x, noise); {BY_HAND}")
     cls = type(blocks[0])
     if hasattr(cls, "site"):
         raise ValueError("the model has a connection already; load it again without one")
     # A class of the same name: wrappers that look for it, such as FSDP's policies, find it.
-    own = type(cls.__name__, (cls,), {method: forward, "__module__": cls.__module__, "site": None})
+    methods |= {method: forward}
+    own = type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, "site": None})
     names = tuple(inspect.signature(getattr(cls, method)).parameters)[2:]
     for i, block in enumerate(blocks):
         block.__class__ = own
-        vars(block)["site"] = Site(c, n * i, functions, names)  # not registered as a module
+        vars(block)["site"] = Site(model, n * i, functions, names)  # not registered as a module
+    model.connection = c
     return c
 
 
@@ -123,7 +131,8 @@ def forward(block: Block, x: Array | Between, *arguments: Any, **named: Any) -> 
 
     Raises TypeError if the state is lost between two blocks.
     """
-    c, first, functions, names = block.site
+    model, first, functions, names = block.site
+    c = model.connection
     named |= zip(names, arguments, strict=False)
     if first == 0:
         x = Between(*c.read(c.open(x), 0))

@@ -19,7 +19,7 @@ from fathom import init
 from fathom.connections.connection import Apart, Connection, ConnectionContext, State
 from fathom.connections.cost import FLOATS, Cost, cost
 from fathom.connections.plain_start import plain_start
-from fathom.connections.released import of_release
+from fathom.connections.released import check_release, of_release
 from fathom.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.operations.ops import Array, Ops
 from fathom.settings import (
@@ -193,8 +193,9 @@ class Verbs:
         ValueError for weights of another model or size.
         """
         arrays, layers = self._arrays(), self.connection.context.layers
-        ops = self._ops("float32", getattr(next(iter(arrays.values()), None), "device", None))
         name = name_behind(self.scheme, SCHEMES)
+        check_release(name)
+        ops = self._ops("float32", getattr(next(iter(arrays.values())), "device", None))
         values = of_release(ops, name, weights, layers, prefix)
         for own, value in values.items():
             shape, wanted = list(value.shape), list(arrays[own].shape)

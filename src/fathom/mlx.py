@@ -5,6 +5,7 @@ On Linux, import this before MLX: MLX then uses a faster matrix product (`fathom
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -15,10 +16,13 @@ from fathom.operations.mlx_ops import MlxOps  # before MLX: it chooses the BLAS 
 import mlx.core as mx
 from mlx import nn
 
-from fathom.attach import place
+from fathom.attach import BY_HAND, functions_of, place
 from fathom.library import Verbs, connection_for
 
 __all__ = ["ResidualConnection", "attach"]
+
+CONNECTION = "connection"
+"""Key of the connection's parameters among those of the first block."""
 
 
 class ResidualConnection(Verbs, nn.Module):
@@ -62,9 +66,9 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        initial = self._initial(seed)
+        initial = self._initial(int(seed))
         # Not by assignment, which registers lists and mappings as parameters.
-        vars(self).update(scheme=scheme, _names=list(initial))
+        vars(self).update(scheme=copy.deepcopy(scheme), _names=list(initial))
         for name, value in initial.items():
             setattr(self, name, mx.array(value))
 
@@ -103,6 +107,9 @@ def attach(
 
     Otherwise as `fathom.torch.attach`. The model's `save_weights` includes the connection.
     """
+    if not getattr(model, "layers", None):
+        raise ValueError(f"attach finds no blocks in {type(model).__name__}; {BY_HAND}")
+    functions = functions_of(model.layers[0], model.layers[0].children())
     connection = partial(
         ResidualConnection,
         scheme,
@@ -111,5 +118,30 @@ def attach(
         seed=seed,
         start=start,
     )
-    model.connection = place(model.layers, model.layers[0].children(), connection, "__call__")
-    return model.connection
+    return place(
+        model,
+        model.layers,
+        functions,
+        connection,
+        "__call__",
+        trainable_parameters=_with_connection,
+        update=_update_with_connection,
+    )
+
+
+# mlx-lm's checkpointing hands `mx.checkpoint` a block's trainable parameters. The first block also
+# computes with those of the connection, which would get no gradient.
+
+
+def _with_connection(block: nn.Module) -> dict[str, Any]:
+    own = nn.Module.trainable_parameters(block)
+    if block.site.first == 0:
+        own[CONNECTION] = block.site.owner.connection.trainable_parameters()
+    return own
+
+
+def _update_with_connection(block: nn.Module, values: dict[str, Any], **named: Any) -> nn.Module:  # noqa: ANN401
+    own = dict(values)
+    if CONNECTION in own:
+        block.site.owner.connection.update(own.pop(CONNECTION))
+    return nn.Module.update(block, own, **named)

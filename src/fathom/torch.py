@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.checkpoint import checkpoint
 
-from fathom.attach import BY_HAND, place
+from fathom.attach import BY_HAND, functions_of, place
 from fathom.library import PREFIX, Verbs, connection_for
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
@@ -82,7 +84,8 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        self.scheme, self.seed, self.recompute = scheme, seed, recompute
+        # A copy: the caller may change settings for the next connection.
+        self.scheme, self.seed, self.recompute = copy.deepcopy(scheme), int(seed), recompute
         declared = self.connection.parameters()
         self._names = [name.removeprefix(PREFIX) for name in declared]
         for name, parameter in zip(self._names, declared.values(), strict=True):
@@ -92,9 +95,7 @@ class ResidualConnection(Verbs, nn.Module):
 
     def reset_parameters(self) -> None:
         """Reset every parameter to its initial value."""
-        with torch.no_grad():
-            for name, value in self._initial(self.seed).items():
-                fill(self.get_parameter(name), torch.from_numpy(value))
+        self._set({n: torch.from_numpy(v) for n, v in self._initial(self.seed).items()})
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
         """Groups for an optimiser of `torch.optim`: `params`, `lr` and `weight_decay` each.
@@ -102,14 +103,25 @@ class ResidualConnection(Verbs, nn.Module):
         Some schemes train parameters at a fraction of `lr`; only matrices decay.
         """
         groups = self._groups(lr, weight_decay)
-        return [{**g, "params": [self.get_parameter(name) for name in g["params"]]} for g in groups]
+        return [{**g, "params": [p for n in g["params"] for p in self._trained(n)]} for g in groups]
+
+    def _trained(self, name: str) -> list[nn.Parameter]:
+        """What is trained for a parameter that may be parametrised, pruned or a buffer."""
+        if is_parametrized(self, name):
+            return list(self.parametrizations[name].parameters())
+        trained = self._parameters.get(name, self._parameters.get(f"{name}_orig"))
+        return [] if trained is None else [trained]
 
     forward = Verbs.through
 
     def _set(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, value in values.items():
-                fill(self.get_parameter(name), value)
+                if is_parametrized(self, name):
+                    setattr(self, name, value)
+                else:
+                    (of,) = self._trained(name) or [getattr(self, name)]
+                    fill(of, value)
 
     def _ops(self, dtype: str, device: torch.device) -> TorchOps:
         of = getattr(torch, dtype)
@@ -164,20 +176,24 @@ def attach(
         raise ValueError(f"attach finds no blocks of one kind in {type(model).__name__}; {BY_HAND}")
     if "forward" in vars(blocks[0]):
         raise ValueError("attach first: another package has replaced the blocks' forward")
+    functions = functions_of(blocks[0], [name for name, _ in blocks[0].named_children()])
 
     connection = partial(
         ResidualConnection,
         scheme,
-        width=model.config.hidden_size,
+        width=model.config.get_text_config().hidden_size,
         streams=streams,
         seed=seed,
         start=start,
         device=next(blocks.parameters()).device,
     )
-    children = [name for name, _ in blocks[0].named_children()]
-    model.connection = place(blocks, children, connection, "forward")
-    model.config.fathom = {"scheme": scheme, "start": start, "streams": streams, "seed": seed}
-    return model.connection
+    c = place(model, blocks, functions, connection, "forward")
+    shared, config = model.config, copy.deepcopy(model.config)
+    config.fathom = {"scheme": c.scheme, "start": start, "streams": streams, "seed": c.seed}
+    for module in model.modules():  # a config may be that of other models too
+        if getattr(module, "config", None) is shared:
+            module.config = config
+    return c
 
 
 def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
@@ -187,12 +203,14 @@ def reattach(model: nn.Module, folder: str | Path) -> ResidualConnection:
     """
     if not (settings := getattr(model.config, "fathom", None)):
         raise ValueError(f"{folder}: its config names no connection; use attach")
-    c = attach(model, **settings)
     values = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:
             names = [name for name in tensors.keys() if name.startswith(PREFIX)]  # noqa: SIM118
             values |= {name.removeprefix(PREFIX): tensors.get_tensor(name) for name in names}
+    if not values:  # before the model changes
+        raise ValueError(f"{folder}: no file *.safetensors in it has parameters {PREFIX}*")
+    c = attach(model, **settings)
     if missing := sorted(c.state_dict().keys() - values.keys()):
         raise ValueError(f"{folder}: no file *.safetensors in it has {PREFIX}{missing[0]}")
     c.load_state_dict(values)

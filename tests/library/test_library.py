@@ -699,3 +699,51 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
     assert re.search(message.replace("(", r"\("), said)
     after = framework.values(module)
     assert all(np.array_equal(after[name], value) for name, value in before.items())
+
+
+def test_parametrised_and_pruned_parameters_are_trained_and_reset():
+    import torch
+    from torch.nn.utils import parametrizations, prune
+
+    from fathom.torch import ResidualConnection
+
+    weight_norm = partial(parametrizations.weight_norm, name="phi_pre")
+    pruned = partial(prune.l1_unstructured, name="phi_pre", amount=0.5)
+    for change, count in ((weight_norm, 2), (pruned, 1)):
+        c = ResidualConnection("mhc_averaged", 2, 8)
+        plain = len([*c.parameters()])
+        start = c.phi_pre.detach().clone()
+        change(c)
+        trained = [p for group in c.parameter_groups(0.1, 0.1) for p in group["params"]]
+        assert len(trained) == plain - 1 + count
+        with torch.no_grad():
+            for p in trained:
+                p.mul_(2)
+        c.reset_parameters()
+        whole = c.phi_pre[c.phi_pre != 0]
+        assert torch.allclose(whole, start[c.phi_pre != 0], rtol=1e-6)
+
+
+def test_second_derivative_of_a_parameter_that_opens_nothing():
+    import torch
+
+    from fathom.torch import ResidualConnection
+
+    c = ResidualConnection("altup", 2, 8)
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+
+    def gradient(*wanted):
+        output = c(x, [torch.tanh] * 2).pow(2).sum()
+        return torch.autograd.grad(output, wanted, create_graph=True)[-1]
+
+    of_all = gradient(c.predict, c.correct)
+    c.requires_grad_(False)
+    c.correct.requires_grad_()
+    assert torch.equal(gradient(c.correct), of_all)
+
+
+def test_no_weights_are_known_for_a_connection_without_parameters():
+    from fathom.torch import ResidualConnection
+
+    with pytest.raises(ValueError, match="no weights of a release are known for 'scaled'"):
+        ResidualConnection("scaled", 2, 8).load_release({})

@@ -161,8 +161,35 @@ def test_folder_without_the_connections_parameters_is_refused(tmp_path):
     attached().save_pretrained(tmp_path)
     again = type(decoder("Llama")).from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"no file \*\.safetensors in it has connection\.alpha"):
+    with pytest.raises(ValueError, match=r"no file \*\.safetensors in it has parameters"):
         reattach(again, tmp_path)
+    attached().save_pretrained(tmp_path)
+    reattach(again, tmp_path)  # the error left the model as it was
+
+
+def test_models_of_one_config_and_one_mapping_are_saved_each_with_its_own_connection(tmp_path):
+    from fathom.torch import attach, reattach
+
+    transformers, scheme = peer("transformers"), {"connection": "hc_paper", "streams": 2}
+    config = transformers.LlamaConfig(**SIZES, **GROUPED)
+    models = [transformers.LlamaForCausalLM(config).eval() for _ in range(2)]
+    attach(models[0], scheme)
+    scheme["streams"] = 3
+    attach(models[1], scheme)
+    models[0].save_pretrained(tmp_path)
+    again = type(models[0]).from_pretrained(tmp_path)
+    reattach(again, tmp_path)
+    assert (again(tokens()).logits == models[0](tokens()).logits).all()
+    assert not hasattr(config, "fathom")
+
+
+def test_replaced_connection_is_the_one_that_computes():
+    import copy
+
+    model = attached()
+    model.connection = copy.deepcopy(model.connection)
+    model(tokens(), labels=tokens()).loss.backward()
+    assert all(p.grad is not None for p in model.connection.parameters())
 
 
 def test_16_bit_models_keep_their_type_and_generate():
@@ -242,6 +269,7 @@ def test_copies_keep_their_own_connection():
         ("Granite", {}, "mhc_cycle", "does not know GraniteDecoderLayer"),
         ("GPT2", {"add_cross_attention": True}, "mhc_cycle", "crossattention, ln_cross_attn"),
         ("Llama", {}, "qwen4_exp", "'qwen4_exp' norms inputs itself"),
+        ("Llama", {}, "prores", "'prores' needs `noise` in training"),
     ],
 )
 def test_unknown_models_are_refused_with_the_lines_to_write(name, settings, scheme, message):
@@ -324,8 +352,35 @@ def test_mlx_generation_with_a_cache_equals_generation_without():
     assert_equal(mx.concatenate(parts, axis=1), whole)
 
 
-def test_mlx_models_that_are_not_known_are_refused():
+def test_mlx_checkpointed_gradients_are_equal():
     from fathom.mlx import attach
 
+    import mlx.core as mx  # isort: skip, after fathom.mlx
+    from mlx import nn
+    from mlx.utils import tree_flatten
+
+    model, ids = mlx_decoder("llama"), mx.arange(20).reshape(2, 10)
+    attach(model, "mhc_cycle")
+
+    def loss(model, ids):
+        return nn.losses.cross_entropy(model(ids)[:, :-1], ids[:, 1:]).mean()
+
+    gradients = nn.value_and_grad(model, loss)
+    whole = dict(tree_flatten(gradients(model, ids)[1]))
+    peer("mlx_lm.tuner.trainer").grad_checkpoint(model.layers[0])
+    again = dict(tree_flatten(gradients(model, ids)[1]))
+    assert whole.keys() == again.keys()
+    for name, gradient in whole.items():
+        assert_equal(again[name], gradient)
+    assert abs(again["connection.alpha"]).max() > 0
+
+
+def test_mlx_models_that_are_not_known_are_refused():
+    from mlx import nn
+
+    from fathom.mlx import attach
+
+    with pytest.raises(ValueError, match="finds no blocks in Linear"):
+        attach(nn.Linear(2, 2), "mhc_cycle")
     with pytest.raises(ValueError, match="does not know TransformerBlock of mlx_lm"):
         attach(mlx_decoder("gemma", head_dim=8), "mhc_cycle")

@@ -60,6 +60,15 @@ def test_results_of_a_config_are_not_replaced(compare, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
+def test_runs_of_other_settings_are_replaced_only_if_asked(compare, capsys):
+    compare("--mode hc --depth 3 --steps 3 --lr 0.5")
+    with pytest.raises(SystemExit):
+        compare("--mode hc --depth 3 --steps 3 --lr 0.25")
+    assert "contains a run of another spec" in capsys.readouterr().err
+    replaced = compare("--mode hc --depth 3 --steps 3 --lr 0.25 --replace")
+    assert replaced["hc"][0].optimizer.lr == 0.25
+
+
 def test_options_change_the_specs_and_all_files_are_written(compare, tmp_path, capsys):
     runs = compare(
         "--mode resnet --mode hc --mode mhc_causal --depth 3 --steps 3 --width 16 --batch-size 5 "

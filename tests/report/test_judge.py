@@ -219,7 +219,7 @@ def test_another_judgement_keeps_the_plain_runs_that_were_trained_here(home, cap
     plain = {f: f.stat().st_mtime_ns for f in Path("results/judge").rglob("baseline*/**/*.jsonl")}
     assert len(plain) == 3 * (2 + 3)  # two rungs and three depths at three seeds
     capsys.readouterr()
-    judge("plain.py:function", "--train-plain", "--settings", "{scale: 0}")
+    judge("plain.py:function", "--train-plain", "--settings", "{scale: 0.01}")
     said = capsys.readouterr()
     assert "3 cells to train" in said.err
     assert plain == {file: file.stat().st_mtime_ns for file in plain}

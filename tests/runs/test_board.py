@@ -181,6 +181,17 @@ def test_a_forged_record_is_refused(home, capsys, forged):
     assert "submission.json" in line or forged == "track"
 
 
+def test_a_submission_is_of_its_folders_track_and_of_its_author(home, capsys):
+    elsewhere = Path("board/other") / SUBMITTED.name
+    shutil.copytree(SUBMITTED, elsewhere)
+    with pytest.raises(SystemExit):
+        main(["board", "check", str(elsewhere), "--no-train"])
+    assert "track: is smoke; move its folder to board/smoke" in capsys.readouterr().err
+    for name in ("   ", "Fathom"):
+        edit(lambda record, name=name: record.update(who=name))
+        assert any("who: must be the name of a person" in line for line in refusal(capsys))
+
+
 def test_a_changed_class_file_is_refused(home, capsys):
     with (SUBMITTED / "mine.py").open("a", encoding="utf-8") as file:
         file.write("# better\n")

@@ -71,6 +71,7 @@ def test_other_tables_are_refused(capsys, tmp_path, monkeypatch):
         (["mhc_paper", *SIZES, "--gpu", "h20"], "unknown GPU 'h20'; did you mean 'h200'?"),
         (["mhc_paper", *SIZES, "--dtype", "half"], "unknown float type 'half'"),
         (["mhc_paper", "--width", "4096"], "--blocks"),
+        (["mhc_paper", *SIZES, "--rate", "inf"], "--rate: must be finite"),
     ],
 )
 def test_refusals_name_the_fix(capsys, words, told):

@@ -140,6 +140,18 @@ def test_overlay_drops_a_study_with_null(tmp_path, null):
     overlay.write_text(json.dumps({"studies": {"depe": null}}))
     with pytest.raises(ConfigError, match=r"overlay.yaml: studies.depe: null .* mean 'deep'\?"):
         load_config([base, overlay])
+    overlay.write_text(json.dumps({"studies": {"depe": {"steps": 5}}}))
+    with pytest.raises(ConfigError, match=r"overlay.yaml: studies.depe: unknown .* mean 'deep'\?"):
+        load_config([base, overlay])
+
+
+def test_the_plain_network_is_one_without_changes_if_there_is_any():
+    values = {"value_residual": {"connection": "baseline", "model": {"values": "residual"}}}
+    for variants, plain in (
+        ([values, "baseline", "mhc"], "baseline"),
+        ([values], "value_residual"),
+    ):
+        assert check_config(config_with(f"{DEEP}.variants", variants)).plain("deep") == plain
 
 
 def test_pattern_selects_cells():
@@ -310,6 +322,8 @@ REFUSED = [
             ({"steps": 50, "optimizer": {"warmup_steps": 50}}, DEEP, "is 50 of 50 steps"),
         )
     ),
+    (f"{DEEP}.variants", [{"mhc": {"steps": 5}}], f"{DEEP}.variants.mhc", "names no connection"),
+    (f"{DEEP}.contrasts", [{"question": "Q?", "pairs": [["hc", "hc"]]}], f"{DEEP}", "with itself"),
     (f"{DEEP}.variants", [{"v": {"kind": "causal", "constraint": "identity"}}],
      f"{DEEP}.variants.v", "has no logit for each pair of layers; use exp or sinkhorn"),
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """`fathom convert`: a trained plain network goes on with a connection, from the same loss."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,6 +78,9 @@ def test_what_cannot_be_converted_is_refused(run, tmp_path, capsys, monkeypatch)
     capsys.readouterr()
     assert "convert a plain run" in refused(capsys, tmp_path / "new", "--connection", "mhc_cycle")
     assert "run of another spec" in refused(capsys, run, "--connection", "hc_paper")
+    (tmp_path / "new").rename(tmp_path / "old")
+    Path("new").symlink_to(run)
+    assert "is the run itself" in refused(capsys, run, "--connection", "hc_paper", "--replace")
 
 
 def test_changed_weights_are_refused(run, tmp_path, capsys, monkeypatch):

@@ -310,6 +310,10 @@ BROKEN = {
         LEAKING.replace("self.weight * x.mean(dim=1, keepdim=True)", "0 * self.weight"),
         "Leaking", "none reaches weight",
     ),
+    "gradients of functions": (
+        PLAIN.replace("return x", "return x.detach()"), "Class",
+        "none reaches the functions; remove detach or no_grad",
+    ),
     "shapes": (
         LEAKING.replace("f(x)", "f(x.double())"), "Leaking",
         r"the input of function 0 is \[4, 8, 8\] float64, but must be \[4, 8, 8\] float32",

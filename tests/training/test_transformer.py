@@ -2,7 +2,8 @@
 
 import pytest
 
-from fathom_study.tasks import example_batch
+from fathom.operations.numpy_ops import NumpyOps
+from fathom_study.tasks import Problem, Untrained, example_batch
 from tests.support.specs import check_oracle, make_spec
 
 NANOCHAT = {
@@ -58,3 +59,18 @@ def test_the_oracle_equals_the_textbook(part, recipe, scheme):
 def test_the_first_step_on_each_backend_equals_the_oracle(check_first_step, part, scheme):
     spec = spec_with(part, scheme)
     check_first_step(spec, example_batch(spec))
+
+
+@pytest.mark.parametrize("part", ["value residual", "value embeddings"])
+def test_one_layer_has_values_too(part):
+    spec = make_spec(**PARTS[part], depth=1, variant="plain")
+    check_oracle(spec, example_batch(spec))
+
+
+def test_functions_that_read_apart_are_measured():
+    """Metrics of an untrained network read the inputs of all functions."""
+    spec = make_spec(variant="muddformer", wrap="sublayer", depth=2)
+    problem = Problem(spec)
+    inputs = Untrained(problem, NumpyOps(), problem.initial_parameters()).block_inputs
+    B = spec.batch_size
+    assert [len(x) for x in inputs] == [B, B, 3 * B, B]  # the first function has one source

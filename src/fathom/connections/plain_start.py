@@ -35,7 +35,7 @@ def plain_start(scheme: Scheme, context: ConnectionContext) -> Scheme:
     changes = CHANGES[scheme.kind](settings) if scheme.kind in CHANGES else {}
     started = validate(type(scheme), deep_merge(settings, changes, kinds=True))
     if distance(started, context) > ROUNDING:
-        raise ConfigError(f"start: {_reason(started)}; use start=None")
+        raise ConfigError(f"start: {_reason(started, context)}; use start=None")
     return started
 
 
@@ -67,8 +67,13 @@ def distance(scheme: Scheme, context: ConnectionContext) -> float:
     return float(np.abs(output(scheme) - plain).max() / np.abs(plain).max())
 
 
-def _reason(scheme: Scheme) -> str:
+def _reason(scheme: Scheme, context: ConnectionContext) -> str:
     """Why a scheme has no start that equals the plain network."""
+    if context.has_residual:
+        return (
+            "functions that have a residual of their own (has_residual; in a study model.wrap: "
+            "block, so use sublayer) leave it no start that equals the plain network"
+        )
     if scheme.kind == "depth_attention":
         return "depth_attention reads means of its sources, and the plain network reads their sum"
     if scheme.kind == "streams" and scheme.post.kind == "softmax":

@@ -225,6 +225,13 @@ EXTRA = re.compile(r"(?:.*\.)?(?:mtp(?:_layers)?\.|layers\.\d+\.(?=(?:shared_hea
 """Beginning of the names of a block that predicts further tokens, beside the layers of a model."""
 
 
+def check_release(scheme: str) -> None:
+    """Raise ValueError unless weights of a release are known for the scheme."""
+    if scheme not in RELEASES:
+        known = join_values(RELEASES)
+        raise ValueError(f"no weights of a release are known for {scheme!r} (known: {known})")
+
+
 def of_release(
     ops: Ops, scheme: str, weights: Mapping[str, Array], layers: int, prefix: str | None = None
 ) -> Params:
@@ -232,11 +239,8 @@ def of_release(
 
     `layers`: number of wrapped functions. `prefix`: prefix of the names, such as `model.`; None:
     the only one present. Blocks that predict further tokens are left out. Raises ValueError for
-    weights of another model.
+    weights of another model. `check_release` knows the schemes.
     """
-    if scheme not in RELEASES:
-        known = join_values(RELEASES)
-        raise ValueError(f"no weights of a release are known for {scheme!r} (known: {known})")
     names = RELEASES[scheme]
     extra = {match[0] for key in weights if (match := EXTRA.match(key))} - {prefix}
     weights = {

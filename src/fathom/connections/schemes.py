@@ -336,6 +336,8 @@ def _expand(
         return _expand(names[value], names, (*seen, value))
     if not isinstance(value, Mapping):
         raise ConfigError(f"connection must be a name, or settings, but is {short_repr(value)}")
+    if not value:
+        raise ConfigError("names no connection; add one, such as connection: plain")
     if "connection" not in value:
         return value
     base = _expand(value["connection"], names, seen)

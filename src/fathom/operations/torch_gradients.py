@@ -67,10 +67,13 @@ def gradient_of_plain(
             x.requires_grad_() for x, is_wanted in zip(views, wanted, strict=True) if is_wanted
         ]
         outputs = zip(function.plain(ops, *views), gradients, strict=True)
-        depend, of_depend = zip(*((x, g) for x, g in outputs if x.requires_grad), strict=True)
-        of_asked = torch.autograd.grad(
-            depend, asked, of_depend, create_graph=again, materialize_grads=True
-        )
+        pairs = [(x, g) for x, g in outputs if x.requires_grad]
+        of_asked = [torch.zeros_like(x) for x in asked]
+        if pairs:  # an x may affect none of the outputs
+            depend, of_depend = zip(*pairs, strict=True)
+            of_asked = torch.autograd.grad(
+                depend, asked, of_depend, create_graph=again, materialize_grads=True
+            )
     remaining = iter(of_asked)
     return [next(remaining) if is_wanted else None for is_wanted in wanted]
 

@@ -51,10 +51,10 @@ def of_study(folder: Path, study: str) -> Path:
 def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable[str] = ()) -> None:
     """Write tables by file name, each atomically; those in BY_STUDY also for each of `studies`.
 
-    A table with a row for each run (it has a column `seed`) keeps all recorded digits. In others
-    numbers are rounded to digits that are the same on every processor.
-    Times are in the tables of TIMES alone, so that outputs without times stay the same if a run
-    is repeated.
+    A table with a row for each run (it has a column `seed`) keeps all recorded digits: differences
+    of backends lie in the last ones. In others numbers are rounded to digits that are the same on
+    every processor. Times are in the tables of TIMES alone, so that outputs without times stay the
+    same if a run is repeated.
     """
     pattern = f"({'|'.join(tasks.times())})(_(n|mean|sd|low|high|fastest))?"
     files = {}
@@ -109,7 +109,7 @@ TEXT = (
     "plain_depths", "plain_diverged", "status", "reason", "outcome", "score_metric", "made_by",
     "question", "at_edge", "after_looking", "framework_version", "python", "numpy", "depths",
     "metric", "unit", "gap", "gap_of", "part", "remark", "rates", "trainings", "pays_here",
-    "pays_operations", "pays_fused",
+    "pays_operations", "pays_fused", "differs_in",
 )  # fmt: skip
 """Columns of text that could look like a number, or be empty."""
 

@@ -120,6 +120,8 @@ def _of_record(folder: Path, submission: Submission, track: Track) -> Iterator[s
     record = folder / RECORD
     if not re.fullmatch(r"[a-z0-9_-]+", folder.resolve().name):
         yield f"{folder}: its name has other characters than a-z, 0-9, - and _; rename it"
+    if folder.resolve().parent.name != track.name:
+        yield f"{record}: track: is {track.name}; move its folder to board/{track.name}"
     if submission.track_hash != track.hash:
         yield (
             f"{record}: track_hash: is {submission.track_hash:.40}, but track {track.name} has "

@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 
 from fathom_study.analysis.pairs import ONE_RATE
 from fathom_study.board.scoring import VERDICTS, Numbers, multiplier_of
-from fathom_study.board.submission import LOG, Submission, submissions
+from fathom_study.board.submission import LOG, OURS, Submission, submissions
 from fathom_study.board.track import Track, load_track, track_names
 
 AT_WIDTH = "cost_fused"
 """Column of worth.csv with the cost of a step computed at width 4096. It may be missing."""
-
-OURS = "fathom"
-"""Author of our own rows."""
 
 
 class Row(NamedTuple):

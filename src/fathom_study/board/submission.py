@@ -31,6 +31,9 @@ from fathom_study.runs.bundle import write_bundle
 from fathom_study.runs.folder import Manifest, read_manifest
 from fathom_study.system.files import write_json, write_text
 
+OURS = "fathom"
+"""Author of the rows that come from the reference."""
+
 RUNS, LOG, PACKAGES = "runs.tar.xz", "JUDGE.md", "packages.txt"
 """The bundle of curves; the judgement; the installed packages."""
 
@@ -54,10 +57,16 @@ def _is_file_name(name: str) -> str:
     return name
 
 
+def _is_author(name: str) -> str:
+    if not name.strip() or name.strip().lower() == OURS:
+        raise ValueError(f"must be the name of a person or group, and not {OURS}")
+    return name
+
+
 class Author(Settings):
     """Who submits, and under which licence the connection's file is."""
 
-    who: Annotated[TableText, Field(min_length=1, max_length=80)]
+    who: Annotated[TableText, Field(min_length=1, max_length=80), AfterValidator(_is_author)]
     licence: Annotated[str, Field(max_length=100), AfterValidator(_is_licence)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -67,6 +68,9 @@ def print_cost(
         settings, layers=2 * blocks, width=width, streams=streams, seed=0, per_block=2,
         pooled_axes=0, has_residual=False, takes_apart=True, start=None,
     )  # fmt: skip
+    for name, value in (("--rate", rate), ("--bandwidth", bandwidth)):
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{name}: must be finite, but is {value}")
     given = MACHINES.find("GPU", gpu)
     machine = Machine(
         given.rate if rate is None else rate * 1e12,

@@ -62,6 +62,8 @@ def convert(
     before, file = read_spec(run), run / WEIGHTS
     if before.connection.kind != "plain":
         raise ConfigError(f"{run}: has a {before.connection.kind} connection; convert a plain run")
+    if out.resolve() == run.resolve():
+        raise ConfigError(f"--out: {out} is the run itself; use another folder")
     if not file.is_file():
         raise ConfigError(f"{run}: keeps no weights; set weights: true in its study, and train it")
     settings = parse_yaml(connection, "--connection")

@@ -199,6 +199,9 @@ def compare(
         typer.Option(min=1, help="CPU threads; use more than one only if other cores are idle."),
     ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace runs of other settings in that folder.")
+    ] = False,
 ) -> None:
     """Train several variants and compare them.
 
@@ -232,7 +235,10 @@ def compare(
             datasets.fetch(dataset, config.compute.data, say)
     compute = changed(config.compute, device=device, threads=threads)
     place = partial(run_folder, Path(config.results))
-    train_left(specs_left(config, ()), place, compute, jobs=1)
+    left = specs_left(config, ())
+    for spec in () if replace else left:
+        is_free(place(spec.cell), spec)
+    train_left(left, place, compute, jobs=1)
     typer.echo(write_comparison(config))
 
 
@@ -273,7 +279,7 @@ def is_free(folder: Path, spec: Spec) -> bool:
     if run.manifest and run.manifest.spec_hash != spec.hash():
         fail(
             f"{folder}: contains a run of another spec ({run.reason}); add --replace to replace "
-            "it, or keep it with --out FOLDER or --set results=FOLDER"
+            "it, or keep it with --out FOLDER"
         )
     if run.counts:
         say(

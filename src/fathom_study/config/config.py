@@ -371,10 +371,12 @@ class Config(Settings):
         return ChainMap(self.connections, general, published)
 
     def plain(self, study_name: str) -> str | None:
-        """The first variant of a study that is a plain residual network; None without one."""
-        labels = self.studies[study_name].labels
-        plain = (label for label in labels if self.connection(study_name, label).kind == "plain")
-        return next(plain, None)
+        """The first plain residual network of a study, one without changes if there is any."""
+        study = self.studies[study_name]
+        plain = [
+            label for label in study.labels if self.connection(study_name, label).kind == "plain"
+        ]
+        return min(plain, key=study.changes_plain, default=None)
 
     def depth_control(self, study_name: str) -> str | None:
         """The label of the plain network to which a study compares the depths of other variants.

@@ -44,7 +44,7 @@ def load_config(files: Sequence[str | Path], overrides: Mapping[str, Any] | None
     overlays = [(str(file), _place(read_yaml(file), Path(file).parent)) for file in files]
     overlays += [("options", overrides)] if overrides else []
     for source, overlay in overlays:
-        _check_drops(source, overlay.get("studies"), merged.get("studies"))
+        _check_names(source, overlay.get("studies"), merged.get("studies"))
         merged = deep_merge(merged, overlay)
     return check_config(merged, " + ".join(source for source, _ in overlays))
 
@@ -65,14 +65,17 @@ def _place(data: Any, folder: Path) -> Any:  # noqa: ANN401, any data
     return placed
 
 
-def _check_drops(source: str, studies: object, known: object) -> None:
-    """Raise ConfigError for a dropped study that does not exist: its name is probably misspelt."""
+def _check_names(source: str, studies: object, known: object) -> None:
+    """Raise ConfigError for a study that is dropped or changed but does not exist, as misspelt."""
     listed = known if isinstance(known, Mapping) else {}
     for name, study in studies.items() if isinstance(studies, Mapping) else ():
-        if study in NULLS and name not in listed:
-            raise ConfigError(
-                f"{source}: studies.{name}: null drops it; {unknown('study', name, listed)}"
-            )
+        if name in listed:
+            continue
+        problem = unknown("study", name, listed)
+        if study in NULLS:
+            raise ConfigError(f"{source}: studies.{name}: null drops it; {problem}")
+        if listed and isinstance(study, Mapping) and "task" not in study:
+            raise ConfigError(f"{source}: studies.{name}: {problem}; a new study needs its task")
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:

@@ -165,6 +165,9 @@ class Study(Settings):
         named: dict[str, Iterable[str]] = {}
         for i, contrast in enumerate(self.contrasts):
             named[f"contrasts.{i}.pairs"] = itertools.chain(*contrast.pairs)
+            for one, other in contrast.pairs:
+                if one == other:
+                    raise ValueError(f"contrasts.{i}.pairs: {one} is compared with itself")
             for seed in contrast.seeds:
                 if seed not in self.seeds:
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")

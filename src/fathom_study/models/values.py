@@ -51,7 +51,7 @@ def add_values(
     ops: Ops, kind: Values, params: dict[str, Array], layers: list[dict[str, Array]], tokens: Array
 ) -> None:
     """Add what `mix_values` needs to the parameters of each layer; `tokens` [B, T]."""
-    if kind == "residual":
+    if kind == "residual" and len(layers) > 1:
         names, chosen = ("values.share.weight", "values.share.bias"), layers[1:]
     elif kind == "embeddings":
         names = ("values.embedding", "values.gate.weight")

@@ -272,7 +272,8 @@ def _gradients(
     """Check that finite gradients reach all parameters, at the start and when perturbed."""
     prefix, names = "connection.", list(problem.network.parameters())
     own = [name for name in names if name.startswith(prefix)]
-    zeros, wild = [], []
+    branches = [name for name in names if name.startswith("block.")]
+    zeros, wild, is_cut = [], [], False
     for params in at:
         trainer = trainer_for(problem, backend, dict(params))
         try:
@@ -285,6 +286,7 @@ def _gradients(
             yield Check("second pass", why, failed=True)
             return
         norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
+        is_cut = not any(norms[name] for name in branches)  # as perturbed, in the last pass
         zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
         wild.append([name.removeprefix(prefix) for name in names if not np.isfinite(norms[name])])
     at_start, perturbed = zeros
@@ -292,6 +294,10 @@ def _gradients(
         where = "at the start" if wild[0] else "at perturbed numbers"
         few = [*(wild[0] or wild[1])[:6], *["…"][: len(wild[0] or wild[1]) > 6]]
         yield Check("gradients", f"not finite {where}: {join_values(few)}", failed=True)
+    elif is_cut:
+        yield Check(
+            "gradients", "none reaches the functions; remove detach or no_grad", failed=True
+        )
     elif unused := [name for name in at_start if name in perturbed]:
         yield Check("gradients", f"none reaches {join_values(unused)}", failed=True)
     elif at_start:

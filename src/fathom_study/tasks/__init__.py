@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 
 from fathom import init
-from fathom.connections.connection import mixing_reports
+from fathom.connections.connection import Apart, mixing_reports
 from fathom.connections.schemes import Scheme
 from fathom.operations.ops import Array, Ops
 from fathom.settings import ConfigError, Registry, Settings, unknown, validate
@@ -57,9 +57,14 @@ class Untrained:
 
     @cached_property
     def block_inputs(self) -> list[np.ndarray]:
-        """The input of each block in a forward pass on the first batch, in float64."""
+        """The input of each block in a forward pass on the first batch, in float64.
+
+        Inputs of q, k and v apart are one array, three times as long.
+        """
         inputs = self.problem.block_inputs(self.ops, self.params)
-        return [self.ops.to_numpy(x).astype(np.float64) for x in inputs]
+        parts = [x if isinstance(x, Apart) else (x,) for x in inputs]
+        arrays = [[self.ops.to_numpy(part) for part in of_one] for of_one in parts]
+        return [np.concatenate(of_one).astype(np.float64) for of_one in arrays]
 
 
 Inference = Callable[
