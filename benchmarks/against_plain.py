@@ -77,7 +77,7 @@ def against_plain(table: pd.DataFrame) -> pd.DataFrame:
         for name in scores
         if name not in rungs.values()
     }
-    rows = verdicts(means, "network").set_index("network")
+    rows = verdicts(means, "network", LOOKS).set_index("network")
     for name, row in rows.iterrows():
         # A higher loss is a smaller multiplier.
         ends = [math.log10(1 + row[end] / 100) for end in ("high", "low")]
@@ -87,9 +87,12 @@ def against_plain(table: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index()
 
 
-def verdicts(means: Mapping[str, Mean], column: str) -> pd.DataFrame:
-    """A row for each mean of log10 of a ratio of losses, with the interval of its verdict in %."""
-    corrected = correct({name: one.p for name, one in means.items()}, dict.fromkeys(means, LOOKS))
+def verdicts(means: Mapping[str, Mean], column: str, looks: int) -> pd.DataFrame:
+    """A row for each mean of log10 of a ratio of losses, with the interval of its verdict in %.
+
+    All are one family; those of too few seeds are left out.
+    """
+    corrected = correct({name: one.p for name, one in means.items()}, dict.fromkeys(means, looks))
     rows = []
     for name, (p, level, tests) in corrected.items():
         mean = means[name]

@@ -17,8 +17,9 @@ from typing import Annotated
 
 import pandas as pd
 import typer
+from against_plain import verdicts
 
-from fathom_study.analysis.significance import SIGNIFICANCE_LEVEL, correct, moderate
+from fathom_study.analysis.significance import moderate
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.cli.options import output_file
 from fathom_study.runs.folder import MANIFEST, read_rows
@@ -64,17 +65,8 @@ def compare(table: pd.DataFrame) -> pd.DataFrame:
             name: moderate(t_interval(values.dropna()), SCORE.spread)
             for name, values in differences.items()
         }
-        corrected = correct({name: one.p for name, one in means.items()}, dict.fromkeys(means, 1))
-        for name, (p, level, _) in corrected.items():  # those of enough seeds
-            mean = means[name]
-            effect, low, high = (100 * (10**x - 1) for x in (mean.value, *mean.ends(level)))
-            outcome = "lower" if effect < 0 else "higher"
-            verdict = outcome if p < SIGNIFICANCE_LEVEL else "undecided"
-            rows.append(
-                {"connection": name, "against": against, "seeds": mean.n, "effect": effect,
-                 "low": low, "high": high, "p_holm": p, "verdict": verdict}
-            )  # fmt: skip
-    return pd.DataFrame(rows)
+        rows.append(verdicts(means, "connection", looks=1).assign(against=against))
+    return pd.concat(rows, ignore_index=True)
 
 
 def main(

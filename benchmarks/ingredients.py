@@ -19,7 +19,7 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from against_plain import by_network, read_losses, verdicts
+from against_plain import LOOKS, by_network, read_losses, verdicts
 from against_plain import lines as lines_against_plain
 
 from fathom.settings import ConfigError
@@ -41,9 +41,6 @@ that of the second kind in place of the first."""
 def effects(table: pd.DataFrame) -> pd.DataFrame:
     """The effect of each ingredient and of each two together, in %, with its interval."""
     logs = by_network(table).map(math.log10)
-    kinds_of_all = ["_".join(kinds) for kinds in itertools.product(*INGREDIENTS.values())]
-    if missing := [name for name in kinds_of_all if name not in logs]:
-        raise ConfigError(f"{STUDY}: no run of {missing[0]}; train the study first")
     signs = {
         "_".join(kinds): {
             name: 2 * both.index(kind) - 1
@@ -51,13 +48,15 @@ def effects(table: pd.DataFrame) -> pd.DataFrame:
         }
         for kinds in itertools.product(*INGREDIENTS.values())
     }
+    if missing := [name for name in signs if name not in logs]:
+        raise ConfigError(f"{STUDY}: no run of {missing[0]}; train the study first")
     means = {}
     for names in (*((name,) for name in INGREDIENTS), *itertools.combinations(INGREDIENTS, 2)):
         weighted = [
             math.prod(signs[network][name] for name in names) * logs[network] for network in signs
         ]
         means[" and ".join(names)] = moderate(t_interval(2 * sum(weighted) / len(signs)), None)
-    return verdicts(means, "ingredient")
+    return verdicts(means, "ingredient", LOOKS)
 
 
 def lines(table: pd.DataFrame) -> Iterator[str]:

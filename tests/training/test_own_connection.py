@@ -26,6 +26,7 @@ from fathom_study.runs.validate import validate_run
 from fathom_study.tasks import Problem
 from tests.support.commands import refusal
 from tests.support.own_connections import LATE, LEAKING, LITE, PLAIN, SHIFTED, write
+from tests.support.specs import MODELS, make_spec
 
 pytestmark = pytest.mark.skipif(
     "torch" not in installed_backends(), reason="torch is not installed"
@@ -346,6 +347,15 @@ def checks_of(text, made, **settings):
     spec = spec_of({"module": f"own.py:{made}", **settings})
     problem = Problem(spec)
     return {c.name: c for c in examine(problem, connect(spec, Compute()))}
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_a_connection_that_holds_passes_on_every_task(task):
+    write("own.py", PLAIN)
+    spec = make_spec(task=task, variant="own", connection={"module": "own.py:Class"})
+    checks = [*examine(Problem(spec), connect(spec, Compute()))]
+    assert [check for check in checks if check.failed] == []
+    assert "gradients" in [check.name for check in checks]
 
 
 @pytest.mark.parametrize(

@@ -266,14 +266,17 @@ def _mode(evaluated: np.ndarray, trained: np.ndarray, other: np.ndarray) -> Chec
     return Check("mode", why)
 
 
+FUNCTIONS = ("block.", "cell.")
+"""Prefixes of the parameters of wrapped functions; a recurrent cell is one."""
+
+
 def _gradients(
     problem: Problem, backend: Backend, *at: Mapping[str, np.ndarray]
 ) -> Iterator[Check]:
     """Check that finite gradients reach all parameters, at the start and when perturbed."""
     prefix, names = "connection.", list(problem.network.parameters())
     own = [name for name in names if name.startswith(prefix)]
-    branches = [name for name in names if name.startswith("block.")]
-    zeros, wild, is_cut = [], [], False
+    zeros, wild = [], []
     for params in at:
         trainer = trainer_for(problem, backend, dict(params))
         try:
@@ -286,15 +289,15 @@ def _gradients(
             yield Check("second pass", why, failed=True)
             return
         norms = dict(zip(names, trainer.collect()["grad_norms"][0], strict=True))
-        is_cut = not any(norms[name] for name in branches)  # as perturbed, in the last pass
         zeros.append([name.removeprefix(prefix) for name in own if norms[name] == 0])
         wild.append([name.removeprefix(prefix) for name in names if not np.isfinite(norms[name])])
     at_start, perturbed = zeros
+    of_functions = [norms[name] for name in names if name.startswith(FUNCTIONS)]  # as perturbed
     if any(wild):
         where = "at the start" if wild[0] else "at perturbed numbers"
         few = [*(wild[0] or wild[1])[:6], *["…"][: len(wild[0] or wild[1]) > 6]]
         yield Check("gradients", f"not finite {where}: {join_values(few)}", failed=True)
-    elif is_cut:
+    elif not any(of_functions):
         yield Check(
             "gradients", "none reaches the functions; remove detach or no_grad", failed=True
         )
