@@ -289,9 +289,12 @@ class Verbs:
         """How a pass mixed its streams, for monitoring; None of a connection without streams.
 
         `H_res` [layers, S, S]: mixing matrices, dynamic ones averaged over positions. `streams` [S,
-        …, width]: the last streams. Raises ValueError before the last function wrote.
+        …, width]: the last streams. Raises ValueError before the last function wrote, and for an
+        input without positions.
         """
         self._check(state, "trace", self.connection.context.layers)
+        if 0 in state.shape:
+            raise ValueError(f"the input has no positions to average over: {list(state.shape)}")
         ops = self._ops(state.computed, state.device)
         params = self._params(self._arrays(), state.computed)
         with self._exactly(state.device):

@@ -86,6 +86,32 @@ def test_trace_equals_the_oracle(framework, scheme):
         assert framework.numpy(value) == pytest.approx(exact, rel=tolerance, abs=bound)
 
 
+@pytest.mark.parametrize("scheme", OF_EACH_KIND)
+def test_trace_of_one_position_without_a_batch_axis(framework, scheme):
+    module, _ = moved(framework, scheme, "float32")
+    if module.connection.context.pooled_axes:
+        pytest.skip("it averages over positions, so it needs their axis")
+    traces = []
+    for x in (INPUT[0, 0], INPUT[:1, :1]):
+        state = module.open(framework.array(x, "float32"))
+        for k, branch in enumerate(branches(framework, "float32")):
+            state = module.wrap(branch, k)(state)
+        traces.append(module.trace(state))
+    alone, batch = traces
+    for name in alone or ():
+        expected = framework.numpy(batch[name])
+        assert framework.numpy(alone[name]) == pytest.approx(expected.reshape(alone[name].shape))
+
+
+def test_trace_without_positions_is_one_line(framework):
+    module = framework.module("mhc_paper", LAYERS, WIDTH)
+    state = module.open(framework.array(INPUT[:0]))
+    for k, branch in enumerate(branches(framework, "float32")):
+        state = module.wrap(branch, k)(state)
+    said = refusal(module.trace, state, error=ValueError)
+    assert said == "the input has no positions to average over: [0, 3, 4]"
+
+
 ADDED = {"connection": "mhc_causal", "constraint": {"added": 0.05}}
 """A pass of Sinkhorn with a term that the schemes' own, 1e-6, leaves below every tolerance."""
 

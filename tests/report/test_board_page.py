@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fathom.settings import ConfigError
 from fathom_study.board.rows import Row, TrackRows, rows_of
 from fathom_study.board.track import load_track
 from fathom_study.report.judge.forest import Place, forest
@@ -90,6 +91,10 @@ def test_only_a_config_with_a_board_has_the_page_and_it_is_the_second_screen(tmp
     assert "BOARD.md" not in [report.name for report in reports_of(config, TEMPLATES)]
     with_board = config.model_copy(update={"board": "board"})
     assert "BOARD.md" in [report.name for report in reports_of(with_board, TEMPLATES)]
+    name, study = next(iter(config.studies.items()))
+    studies = {name: study.model_copy(update={"part": "armz"})}
+    with pytest.raises(ConfigError, match="part: unknown part 'armz'; did you mean 'arms'"):
+        reports_of(config.model_copy(update={"studies": studies}), TEMPLATES)
     for name in ("COMPARISON.md", "BOARD.md", "RESULTS.md"):
         (tmp_path / name).write_text("# x\n", encoding="utf-8")
     assert reports_in(config, tmp_path) == ["RESULTS.md", "BOARD.md", "COMPARISON.md"]

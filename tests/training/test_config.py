@@ -349,6 +349,7 @@ def test_more_than_20000_cells_are_refused():
         (b"studies:\n  deep:\n    steps: [1, 2\n    seeds: [0]\n", " line 4 malformed YAML ("),
         (b"a: 1\nb:\n  c: 2\n  c: 3\n", ' line 4 malformed YAML (found duplicate key "c"'),
         (b"a: 1\nb: !!python/name:os.system x\n", " line 2 malformed YAML (could not determine"),
+        (b"a: 2026-01-01\n", " malformed YAML (2026-01-01 is a date; put it in quotes"),
         (b"results: \xff\n", " is not UTF-8 ("),
         (b"a: " + b"[" * 5000, " malformed YAML ("),
         (b"", " must be a mapping"),

@@ -68,8 +68,11 @@ def refused(capsys, *arguments):
 def test_what_cannot_be_converted_is_refused(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "spec.json: missing" in refused(capsys, tmp_path, "--connection", "mhc_cycle")
-    assert "use start=None" in refused(capsys, run, "--connection", "attn_res")
+    assert "use another connection" in refused(capsys, run, "--connection", "attn_res")
     assert "did you mean" in refused(capsys, run, "--connection", "mhc_cycl")
+    Path("own.py").write_text("def own(x0, functions): ...")
+    own = "{module: 'own.py:own'}"
+    assert "an own module sets its initial values" in refused(capsys, run, "--connection", own)
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "spec.json").write_bytes((run / "spec.json").read_bytes())

@@ -390,6 +390,11 @@ MISTAKES = {
         "        self.g = nn.Parameter(torch.ones(1, dtype=torch.complex64))\n",
         "g is complex",
     ),
+    "a lazy parameter": (
+        PLAIN + "    def __init__(self):\n        super().__init__()\n"
+        "        self.mix = nn.LazyLinear(8)\n",
+        r"mix\.weight is lazy, so it has no shape yet; build its module with sizes",
+    ),
     "no_decay": (PLAIN + "    no_decay = 5\n", "no_decay: must be a list"),
     "rates": (PLAIN + "    rates = {'a': -1}\n", "rates: must be a dict of factors"),
 }  # fmt: skip

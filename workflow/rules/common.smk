@@ -276,7 +276,7 @@ shown_in_report = functools.partial(report, category="Reports", caption="../repo
 TEMPLATES, WORDS, ANSWERS = (
     files_in("report/templates", name) for name in ("*.j2", "words.j2", "answers.j2")
 )
-DECLARED = reports.reports_of(CONFIG, Path(TEMPLATES[0]).parent)
+DECLARED = or_exit(reports.reports_of, CONFIG, Path(TEMPLATES[0]).parent)
 REPORTS = [f"{RESULTS}/{r.name}" for r in DECLARED]
 PAGE, PAPER = [f"{RESULTS}/index.html"], [f"{RESULTS}/fathom.pdf"]
 for files in [] if CONDA else [PAGE, PAPER]:

@@ -16,6 +16,7 @@ from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    by_example,
     by_stream,
 )
 from fathom.init import Constant, Normal, Parameter
@@ -161,7 +162,7 @@ class AltUpConnection(Connection):
 
     def trace(self, ops: Ops, params: dict[str, Array], state: AltUpState) -> MixingTrace:
         S = self.settings.streams
-        by_layer = [ops.reshape(H, (state.shape[0], -1, S, S)) for H in state.passed]
+        by_layer = [by_example(ops, H, state.shape, S) for H in state.passed]
         return MixingTrace(
             H_res=ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer]),
             H_res_of_one=ops.stack([H[0] for H in by_layer]),

@@ -168,6 +168,16 @@ def by_stream(ops: Ops, streams: Array, shape: tuple[int, ...]) -> Array:
     return ops.reshape(streams, (streams.shape[0], *shape))
 
 
+def batch_of(shape: tuple[int, ...]) -> int:
+    """Examples of an input […, C]: its first axis is the batch; [C] is one example."""
+    return shape[0] if len(shape) > 1 else 1
+
+
+def by_example(ops: Ops, matrices: Array, shape: tuple[int, ...], S: int) -> Array:
+    """The matrices of an input's N sets as [B, N / B, S, S]; `shape`: […, C]."""
+    return ops.reshape(matrices, (batch_of(shape), -1, S, S))
+
+
 def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:
     """√(mean of x² + eps) over the last axis, which is kept with size 1."""
     squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fathom.connections.component_types import MatrixStart
 from fathom.connections.components import AnyCoefficients, DynamicPerStream, FromStreams
-from fathom.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.connections.connection import Connection, ConnectionContext, MixingTrace, by_example
 from fathom.init import Constant, Parameter
 from fathom.settings import NO_BOOL, ConfigError, Settings
 
@@ -152,11 +152,9 @@ class FracConnection(Connection):
         return self.joined(ops, state.x, state.shape)
 
     def trace(self, ops: Ops, params: dict[str, Array], state: FracState) -> MixingTrace:
-        m, (B, *_) = self.settings.fractions, state.shape
-        sets, of_one = state.passed[0].shape[0], None
+        m, of_one = self.settings.fractions, None
         if isinstance(self.settings.coefficients, FromStreams):
-            by_example = (B, sets // B, m, m)
-            of_one = ops.stack([ops.reshape(H, by_example)[0] for H in state.passed])
+            of_one = ops.stack([by_example(ops, H, state.shape, m)[0] for H in state.passed])
         *axes, C = state.shape
         parts = ops.reshape(self.joined(ops, state.x, state.shape), (*axes, m, C // m))
         last = len(axes)

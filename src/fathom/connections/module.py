@@ -107,6 +107,11 @@ class TorchModule(Settings):
                 "torch.nn.ModuleList, ModuleDict or ParameterList"
             )
         for name, p in module.named_parameters():
+            if torch.nn.parameter.is_lazy(p):
+                raise ConfigError(
+                    f"{self.module}: {name} is lazy, so it has no shape yet; build its module with "
+                    "sizes"
+                )
             if p.is_complex():
                 raise ConfigError(f"{self.module}: {name} is complex; use torch.view_as_real")
         if has_verbs(module) or type(module).forward is not torch.nn.Module.forward:

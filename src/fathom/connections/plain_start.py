@@ -31,11 +31,14 @@ ROUNDING = 1e-6
 
 def plain_start(scheme: Scheme, context: ConnectionContext) -> Scheme:
     """The scheme with a start that equals the plain network. Raises ConfigError if it has none."""
+    if scheme.kind == "module":
+        raise ConfigError("start: an own module sets its initial values itself; name a connection")
     settings = scheme.model_dump()
     changes = CHANGES[scheme.kind](settings) if scheme.kind in CHANGES else {}
     started = validate(type(scheme), deep_merge(settings, changes, kinds=True))
     if distance(started, context) > ROUNDING:
-        raise ConfigError(f"start: {_reason(started, context)}; use start=None")
+        fix = "use another connection, or no start (start=None)"
+        raise ConfigError(f"start: {_reason(started, context)}; {fix}")
     return started
 
 

@@ -28,6 +28,8 @@ from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    batch_of,
+    by_example,
     by_stream,
 )
 from fathom.connections.constraints import Constraint
@@ -453,14 +455,14 @@ class DynamicStreams(StreamConnection):
         )
         if of_parameters["weights"] is None:
             of_parameters["weights"] = ops.transpose(state.coefficients[:, :S], (1, 0))
-        by_layer = [ops.reshape(H, (shape[0], -1, S, S)) for H in state.passed]
+        by_layer = [by_example(ops, H, shape, S) for H in state.passed]
         if by_layer:
             mean = ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer])
             of_one = ops.stack([H[0] for H in by_layer])
         else:  # the identity
             identity = ops.constant(np.eye(S))
             mean = ops.broadcast(identity, (L, S, S))
-            of_one = ops.broadcast(identity, (L, len(state.streams) // shape[0], S, S))
+            of_one = ops.broadcast(identity, (L, len(state.streams) // batch_of(shape), S, S))
         return MixingTrace(
             H_res=mean,
             H_res_of_one=of_one,

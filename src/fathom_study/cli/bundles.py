@@ -54,7 +54,8 @@ def create(
     typer.echo(f"{out}: {len(packed)} runs, {out.stat().st_size / 1e6:.1f} MB")
     for platform, count in sorted(Counter(run.platform for run in packed).items()):
         typer.echo(f"  {count} from {platform}")
-    end_with(out, f"on the other machine, `fathom bundle import {shlex.quote(out.name)}`")
+    command = shlex.join(["fathom", "bundle", "import", out.name, *options_of(config)])
+    end_with(out, f"on the other machine, `{command}`")
 
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))

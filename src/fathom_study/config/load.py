@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
     """The data in a YAML 1.2 text. Raises ConfigError, one line that begins with `source`."""
     try:
         data = YAML(typ="safe", pure=True).load(text)
-        json.dumps(data)  # refuses sets, bytes, dates and an alias of its own parent
+        json.dumps(data, default=_refuse)  # also refuses an alias of its own parent
     # Values with a wrong tag and escapes such as \UFFFFFFFF raise other errors.
     except (YAMLError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
@@ -116,6 +117,12 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401, any data
         problem = " ".join((getattr(e, "problem", None) or str(e)).split())
         raise ConfigError(f"{source}{line} malformed YAML ({problem[:200]})") from e
     return data
+
+
+def _refuse(value: object) -> None:
+    """Raise TypeError for a value that JSON does not have: a date, a set, bytes."""
+    quote = "; put it in quotes, to make it text" if isinstance(value, date) else ""
+    raise TypeError(f"{value} is a {type(value).__name__}{quote}")
 
 
 def check_config(data: Mapping[str, Any], source: str = "config") -> Config:

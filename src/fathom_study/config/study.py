@@ -173,6 +173,11 @@ class Study(Settings):
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
         if list(self.looks) != sorted(set(self.looks)):
             raise ValueError("looks: must be ascending numbers of seeds, such as [5, 8, 12, 16]")
+        if self.looks and self.looks[-1] < len(self.seeds):
+            raise ValueError(
+                f"looks: the last is at {self.looks[-1]} seeds, but the study has "
+                f"{len(self.seeds)}; add a look, or remove seeds"
+            )
         for key in self.chosen_after_looking:
             own: Any = self.model_dump()
             for part in key.split("."):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fathom.settings import ConfigError
+from fathom.settings import ConfigError, unknown
 from fathom.system.text import load_json, one_line
 from fathom_study.config import Config
 
@@ -98,8 +98,13 @@ def reports_of(config: Config, templates: Path) -> list[Report]:
     """All reports: one for `NAME.SUFFIX.j2`, one per study for `studies/STUDY.SUFFIX.j2`.
 
     BOARD is only in the list if the config has a board.
-    Raises ConfigError naming a folder without templates.
+    Raises ConfigError naming a folder without templates, or a study whose part has no template.
     """
+    parts = {file.stem for file in templates.glob("parts/*.j2")}
+    for name, study in config.studies.items():
+        if study.part and study.part not in parts:
+            problem = unknown("part", study.part, sorted(parts))
+            raise ConfigError(f"studies.{name}.part: {problem}; parts are in {templates}/parts")
     whole = [file.name for file in sorted(templates.glob("*.*.j2"))]
     if not config.board:
         whole = [name for name in whole if name != f"{BOARD}.j2"]
