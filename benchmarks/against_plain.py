@@ -1,12 +1,8 @@
 """Compare the networks of a study that is not in the reference with its plain network.
 
-    python benchmarks/against_plain.py corpus-python results/corpus --out benchmarks/corpus.csv \
-      --beside scale-6-layers
-
-Writes the held-out loss of every run and prints a table of docs/further-studies.md: the change of
-the loss, and the step multiplier, with the interval of its verdict (docs/definitions/effects.md).
-All comparisons are one family, with the looks of the presets. `--beside` adds the multipliers of a
-study of the reference, and how far the two orders agree (Spearman's rank correlation).
+Rows of docs/further-studies.md: the change of the loss, and the step multiplier, with the interval
+of its verdict (docs/definitions/effects.md). All comparisons are one family, with the looks of the
+presets.
 """
 
 from __future__ import annotations
@@ -15,20 +11,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-import typer
 
 from fathom.settings import ConfigError
 from fathom_study.analysis.ladder import log_multipliers, read_differences
 from fathom_study.analysis.significance import SIGNIFICANCE_LEVEL, Mean, correct, moderate
 from fathom_study.analysis.statistics import t_interval
-from fathom_study.cli.options import output_file
 from fathom_study.runs.folder import MANIFEST, read_rows
 from fathom_study.tasks.text import SCORE
 
-WORTH = Path(__file__).parents[1] / "results/reference/tables/worth.csv"
 PLAIN = "baseline"
 RUNG = re.compile(rf"{PLAIN}_x(\d+)")
 """A plain network with another number of steps, in hundredths."""
@@ -38,12 +30,17 @@ LOOKS = 2
 """The looks of the presets: 5 and 8 seeds."""
 
 
-def read_losses(study: str, results: Path) -> pd.DataFrame:
-    """The losses of a study. Raises ConfigError without any run of its plain network."""
+def read_losses(study: str, results: Path, kept: Path) -> pd.DataFrame:
+    """The losses of a study, and those of the table `kept` whose runs are not here.
+
+    Raises ConfigError without any loss of its plain network.
+    """
     table = pd.DataFrame(losses(study, results), columns=["network", "seed", "validation_loss"])
+    if kept.is_file():
+        table = pd.concat([table, pd.read_csv(kept)]).drop_duplicates(["network", "seed"])
     if PLAIN not in set(table["network"]):
         raise ConfigError(f"{results}: no run of {PLAIN} in study {study}; train the study first")
-    return table
+    return table.sort_values(["network", "seed"])
 
 
 def losses(study: str, results: Path) -> Iterator[dict[str, object]]:
@@ -105,23 +102,6 @@ def verdicts(means: Mapping[str, Mean], column: str, looks: int) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def lines_beside(table: pd.DataFrame, beside: str) -> Iterator[str]:
-    """The multipliers beside those of a study of the reference, and the rank correlation."""
-    worth = pd.read_csv(WORTH)
-    rows = worth[(worth["study"] == beside) & (worth["rate"] == "one rate")]
-    theirs = rows.set_index("variant")["multiplier"]
-    ours = against_plain(table).set_index("network")["multiplier"].sort_values(ascending=False)
-    for name in ours.index.intersection(theirs.index):
-        yield f"| `{name}` | {ours[name]:.2f} | {theirs[name]:.2f} |"
-    yield f"Spearman's rank correlation: {ranks_agree(ours, theirs):.2f}."
-
-
-def ranks_agree(ours: pd.Series, theirs: pd.Series) -> float:
-    """Spearman's rank correlation of the multipliers of the networks that both have."""
-    both = pd.concat([ours, theirs], axis=1, join="inner")
-    return float(both.corr("spearman").iloc[0, 1])
-
-
 def lines(table: pd.DataFrame) -> Iterator[str]:
     """The rows of `against_plain` as lines of the document, the lowest loss first."""
     for row in against_plain(table).sort_values("effect").to_dict("records"):
@@ -130,22 +110,3 @@ def lines(table: pd.DataFrame) -> Iterator[str]:
             f"{row['high']:+.2f}) | {row['multiplier']:.2f} ({row['least']:.2f} to "
             f"{row['most']:.2f}) | {row['verdict']} |"
         )
-
-
-def main(
-    study: Annotated[str, typer.Argument(help="Name of the study, of one depth.")],
-    results: Annotated[Path, typer.Argument(help="Folder of the preset's results.")],
-    out: Annotated[Path, output_file(help="Write the losses of runs to this table.")],
-    beside: Annotated[
-        str | None, typer.Option(help="A study of the reference, to compare the order with.")
-    ] = None,
-) -> None:
-    """Write the losses of all runs, and print each network against the plain one."""
-    table = read_losses(study, results)
-    rows = [*lines(table), *(lines_beside(table, beside) if beside else ())]
-    table.to_csv(out, index=False, float_format="%.9g", lineterminator="\n")
-    print(*rows, sep="\n")
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -2,11 +2,13 @@
 
     python benchmarks/ingredients.py results/ingredients-of-streams --out benchmarks/ingredients.csv
 
-workflow/presets/ingredients-of-streams.yaml has the command that trains them. Writes the held-out
-loss of every run, and prints the tables of docs/further-studies.md. The effect of an ingredient is
-the mean change of the loss, in %, over the eight pairs of networks that differ in it alone. The
-effect of two together is half of what the second changes in the effect of the first. Each seed
-gives one value, and Student's t compares their mean with zero. All effects are one family.
+workflow/presets/ingredients-of-streams.yaml has the command that trains them. Adds the held-out
+loss of every run to the table, and prints the tables of docs/further-studies.md. The effect of an
+ingredient is the mean change of the loss, in %, over the eight pairs of networks that differ in it
+alone. The effect of two together is half of what the second changes in the effect of the first.
+Each seed gives one value, and Student's t compares their mean with zero. All effects are one
+family. Networks with a value residual and streams are compared with the same network without one
+of the two; these pairs are another.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from fathom.settings import ConfigError
 from fathom_study.analysis.significance import moderate
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.cli.options import output_file
+from fathom_study.tasks.text import SCORE
 
 STUDY = "ingredients-of-streams"
 INGREDIENTS = {
@@ -36,6 +39,15 @@ INGREDIENTS = {
 }
 """Both kinds of each ingredient, in the order in which they stand in a network's name. An effect is
 that of the second kind in place of the first."""
+
+
+PAIRS = (
+    ("value_residual_with_streams", "cycle_cycle_dynamic_identity"),
+    ("value_residual_with_streams", "value_residual"),
+    ("value_residual_with_best_streams", "averaged_cycle_dynamic_identity"),
+    ("value_residual_with_best_streams", "value_residual"),
+)
+"""(A network with both, the same with one of the two)."""
 
 
 def effects(table: pd.DataFrame) -> pd.DataFrame:
@@ -59,21 +71,32 @@ def effects(table: pd.DataFrame) -> pd.DataFrame:
     return verdicts(means, "ingredient", LOOKS)
 
 
+def additions(table: pd.DataFrame) -> pd.DataFrame:
+    """What a network with both changes against the same with one of the two, in %."""
+    logs = by_network(table).map(math.log10)
+    means = {
+        f"`{both}` | `{one}`": moderate(t_interval(logs[both] - logs[one]), SCORE.spread)
+        for both, one in PAIRS
+    }
+    return verdicts(means, "pair", LOOKS)
+
+
 def lines(table: pd.DataFrame) -> Iterator[str]:
-    """The effects as lines of the document."""
-    for row in effects(table).to_dict("records"):
-        yield (
-            f"| {row['ingredient']} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-            f"{row['high']:+.2f}) | {row['verdict']} |"
-        )
+    """The effects, and what both together add, as lines of the document."""
+    for rows, name in ((effects(table), "ingredient"), (additions(table), "pair")):
+        for row in rows.to_dict("records"):
+            yield (
+                f"| {row[name]} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
+                f"{row['high']:+.2f}) | {row['verdict']} |"
+            )
 
 
 def main(
     results: Annotated[Path, typer.Argument(help="Folder of the preset's results.")],
-    out: Annotated[Path, output_file(help="Write the losses of runs to this table.")],
+    out: Annotated[Path, output_file(help="Add the losses of runs to this table.")],
 ) -> None:
-    """Write the losses of all runs, and print both tables."""
-    table = read_losses(STUDY, results)
+    """Add the losses of all runs to the table, and print the tables of the document."""
+    table = read_losses(STUDY, results, out)
     rows = [*lines(table), *lines_against_plain(table)]  # before the file changes
     table.to_csv(out, index=False, float_format="%.9g", lineterminator="\n")
     print(*rows, sep="\n")

@@ -35,8 +35,7 @@ def pytest_addoption(parser):
 
 
 CONNECT = {
-    "backend", "both_backends", "backends_here", "connect_cpu", "framework", "torch", "mlx",
-    "fresh", "untouched",
+    "backend", "backends_here", "connect_cpu", "framework", "torch", "fresh", "untouched",
 }  # fmt: skip
 """Fixtures that depend on the installed frameworks."""
 DEPEND = {"installed_backends", "run_cell"}
@@ -140,12 +139,6 @@ def backend(request):
 def connect_cpu():
     """Function that returns a backend by name, for tests of a single backend."""
     return connect_to_cpu
-
-
-@pytest.fixture
-def both_backends():
-    """Both backends by name, for tests that compare them."""
-    return {name: connect_to_cpu(name) for name in BACKENDS}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from fathom_study.analysis.pairs import AGAINST_PLAIN, AT_BEST_RATE
+from fathom_study.analysis.tables import read_table, save_tables
 from fathom_study.config import ConfigError
 from tests.support.runs import config_with
 from tests.support.tables import T975, T_ROUNDING, frame, half_width, run, seeds, table_of_effects
@@ -41,6 +42,14 @@ def test_an_effect_on_a_positive_score_is_the_mean_log_ratio_over_common_seeds()
     for name, log in expected.items():
         assert row[name] == pytest.approx(100 * (10**log - 1), rel=T_ROUNDING)
     assert (row["unit"], row["verdict"]) == ("%", "better")
+
+
+def test_two_equal_networks_differ_in_no_setting_also_when_the_table_is_read(tmp_path):
+    variants = ["baseline", {"again": {"connection": "baseline"}}]
+    config = config_of([["again", "baseline"]], variants=variants)
+    rows = [seeds("score", [2.0, 2.1, 2.2], variant=name) for name in ("again", "baseline")]
+    save_tables({"effects.csv": table_of_effects(config, frame(*rows))}, tmp_path)
+    assert read_table(tmp_path / "effects.csv")["differs_in"].tolist() == [""]
 
 
 def effect_of_accuracies(ours, theirs):

@@ -17,7 +17,7 @@ from fathom_study.analysis.claims.verdicts import (
 )
 from fathom_study.analysis.run_tables import summary_table
 from fathom_study.config import load_config
-from tests.analysis.claim_checks import CONTRADICTED, NAN, NOT_MEASURED, REPRODUCED
+from tests.analysis.test_claims import CONTRADICTED, NAN, NOT_MEASURED, REPRODUCED
 from tests.support.runs import GPU_PLATFORM, config_with
 from tests.support.tables import (
     T_ROUNDING,

@@ -84,14 +84,13 @@ def cells():
     )  # fmt: skip
 
 
-def table():
-    settings, rows = config(), cells()
+def sizes_of(settings, rows):
     worth = table_of_worth(settings, rows)
     return sizes_table(settings, rows, worth.fillna({"answer": ""}))
 
 
 def test_design_has_a_row_per_size():
-    sizes = table()
+    sizes = sizes_of(config(), cells())
     axes = ["design", "study", "depth", "variant", "against"]
     axes += ["channels", "lr", "seeds", "platform"]
     cpu = f"torch-{CPU_PLATFORM}"
@@ -124,8 +123,7 @@ def table_with_a_long_training(doublings, ladder_of=("baseline",), width=64, tim
         *ladder("short", "baseline"), *ours("short", "mhc", [0.3, 0.4, 0.5]),
         *ladder("long", "baseline", **rungs), *ours("long", "mhc", doublings),
     )  # fmt: skip
-    worth = table_of_worth(settings, rows)
-    return sizes_table(settings, rows, worth.fillna({"answer": ""}))
+    return sizes_of(settings, rows)
 
 
 def timed(folder, *rows):
@@ -167,8 +165,7 @@ def test_size_without_a_ladder_has_only_a_gain():
         *cells().to_dict("records"), *ladder("long", "baseline", factors=[1]),
         *ours("long", "mhc", [0.1, 0.2, 0.3]),
     )  # fmt: skip
-    worth = table_of_worth(changed, rows)
-    sizes = sizes_table(changed, rows, worth.fillna({"answer": ""}))
+    sizes = sizes_of(changed, rows)
     (row,) = sizes[sizes["study"] == "long"].to_dict("records")
     assert row["answer"] == ""
     assert row["gain"] == pytest.approx(0.2, rel=T_ROUNDING)
@@ -178,7 +175,7 @@ def test_parameters_are_counted_in_the_plain_network():
     # Embeddings of 64 tokens and 8 positions, the head and a last norm, 16 channels each. A layer:
     # two norms; weights and biases of q, k, v, the output projection and both MLP layers.
     block = 2 * 32 + 48 * 17 + 16 * 17 + 32 * 17 + 16 * 33
-    sizes = table()
+    sizes = sizes_of(config(), cells())
     assert sizes["parameters"][0] == (64 + 8 + 64) * 16 + 4 * block + 32
 
 
@@ -188,7 +185,7 @@ def test_plain_network_with_its_own_width_has_no_tried_rates():
     one = study(16, plain=["baseline_8"])
     settings = config_with(studies=("one",), one={**one, "variants": [narrow, like_it, "mhc"]})
     rows = frame(*ladder("one", "baseline_8"), *ours("one", "mhc", [0.1, 0.2, 0.3]))
-    sizes = sizes_table(settings, rows, table_of_worth(settings, rows).fillna({"answer": ""}))
+    sizes = sizes_of(settings, rows)
     assert sizes["tried"].tolist() == [""] * len(sizes)
 
 

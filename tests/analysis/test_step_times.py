@@ -8,7 +8,7 @@ from fathom_study.analysis.claims.verdicts import claims_table
 from fathom_study.analysis.run_tables import summary_table
 from fathom_study.analysis.step_times import StepTime, read_step_times, with_times_of_networks
 from fathom_study.analysis.worth import ratios
-from tests.analysis.claim_checks import NO_STEPS
+from tests.analysis.test_claims import NO_STEPS
 from tests.support.runs import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tests.support.tables import frame, published_with, run, seeds, step_times
 

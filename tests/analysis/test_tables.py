@@ -29,6 +29,7 @@ from fathom_study.analysis.tables import (
 from fathom_study.metrics.steps import COSINE, POSITIVE, SHARE, UNBOUNDED, StepMetric, flat
 from fathom_study.runs.folder import RunError
 from fathom_study.tasks.tokens import Tokens
+from tests.support.commands import refusal
 from tests.support.runs import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 from tests.support.tables import CHANCE, T975, T_ROUNDING, frame, run, seeds
 
@@ -57,34 +58,28 @@ def test_mean_and_interval_by_hand(values, n, mean, sd, half):
     assert interval == pytest.approx((n, mean, sd, half), rel=T_ROUNDING, nan_ok=True)
 
 
-def test_positive_metric_has_the_interval_of_its_logarithm():
-    """The decimal logarithms of 0.1, 1 and 10 have mean 0 and standard deviation 1."""
-    mean = mean_with_ci(pd.Series([0.1, 1.0, 10.0]), POSITIVE)
-    reach = T975[2] / math.sqrt(3)
-    assert (mean["n"], mean["mean"]) == (3, pytest.approx(1))
-    assert mean["low"] == pytest.approx(10**-reach, rel=1e-6)
-    assert mean["high"] == pytest.approx(10**reach, rel=1e-6)
-    assert mean["sd"] == pytest.approx(np.std([0.1, 1, 10], ddof=1))  # of the values themselves
-
-
-def test_interval_with_an_exact_zero_is_linear():
-    """0, 1 and 2 give 1 ± 2.48; the lower end is clipped to 0."""
-    mean = mean_with_ci(pd.Series([0.0, 1.0, 2.0]), POSITIVE)
-    assert (mean["mean"], mean["low"]) == (1, 0)
-    assert mean["high"] == pytest.approx(1 + T975[2] / math.sqrt(3), rel=T_ROUNDING)
-    assert mean_with_ci(pd.Series([0.0] * 3), POSITIVE) == {
-        "n": 3, "mean": 0, "sd": 0, "low": 0, "high": 0,
-    }  # fmt: skip
+REACH = T975[2] / math.sqrt(3)
+"""Half the interval of three values with a standard deviation of 1."""
+ACROSS = [-0.5, 0.5, 1.5]
 
 
 @pytest.mark.parametrize(
-    ("bounds", "low", "high"),
-    [(UNBOUNDED, -1.98, 2.98), (SHARE, 0, 1), (COSINE, -1, 1), (POSITIVE, 0, 2.98)],
+    ("values", "bounds", "mean", "low", "high"),
+    [
+        ([0.1, 1.0, 10.0], POSITIVE, 1, 10**-REACH, 10**REACH),  # logarithms −1, 0 and 1
+        # With an exact zero it is linear.
+        ([0.0, 1.0, 2.0], POSITIVE, 1, 0, 1 + REACH),
+        ([0.0] * 3, POSITIVE, 0, 0, 0),
+        (ACROSS, UNBOUNDED, 0.5, 0.5 - REACH, 0.5 + REACH),
+        (ACROSS, SHARE, 0.5, 0, 1),
+        (ACROSS, COSINE, 0.5, -1, 1),
+        (ACROSS, POSITIVE, 0.5, 0, 0.5 + REACH),
+    ],
 )
-def test_interval_is_clipped_to_the_bounds(bounds, low, high):
-    """−0.5, 0.5 and 1.5 give 0.5 ± 2.48."""
-    mean = mean_with_ci(pd.Series([-0.5, 0.5, 1.5]), bounds)
-    assert (mean["mean"], mean["low"], mean["high"]) == pytest.approx((0.5, low, high), abs=0.005)
+def test_interval_is_of_logarithms_or_clipped_to_the_bounds(values, bounds, mean, low, high):
+    row = mean_with_ci(pd.Series(values), bounds)
+    expected = {"n": 3, "mean": mean, "low": low, "high": high, "sd": np.std(values, ddof=1)}
+    assert row == pytest.approx(expected, rel=T_ROUNDING)
 
 
 @pytest.mark.parametrize("values", [[2.9035] * 5, [1e-320] * 3, [1e38] * 4])
@@ -402,11 +397,9 @@ NO_TABLES = {
 def test_invalid_table_is_refused_with_its_name_and_the_fix(tmp_path, name, content, said):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(TableError) as error:
-        read_table(tmp_path / name)
-    assert str(error.value).startswith(f"{tmp_path / name}: {said}")
-    assert str(error.value).endswith("; run: fathom tables, then: fathom claims")
-    assert "\n" not in str(error.value)
+    message = refusal(read_table, tmp_path / name, error=TableError)
+    assert message.startswith(f"{tmp_path / name}: {said}")
+    assert message.endswith("; run: fathom tables, then: fathom claims")
 
 
 def test_numbers_are_read_back_to_the_last_digit(tmp_path):

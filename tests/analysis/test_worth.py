@@ -7,7 +7,7 @@ import pytest
 
 from fathom_study.analysis.ladder import ladder_at, log_multiplier, log_multipliers
 from fathom_study.analysis.worth import compare_costs, fused_cost
-from fathom_study.config import ConfigError, check_config
+from fathom_study.config import ConfigError
 from tests.support.runs import config_with
 from tests.support.tables import (
     T975,
@@ -133,8 +133,6 @@ def test_equivalent_if_the_interval_of_the_verdict_is_within_5_percent():
 
 
 def test_open_end_of_an_interval_is_beyond_the_ladder():
-    row = worth_of(plain_ladder(), seeds("loss_final", [2.5, 3.5, 2.6, 3.3]))["mhc"]
-    assert row["verdict"] == "undecided"
     row = worth_of(plain_ladder(), seeds("loss_final", [4.5, 4.4, 4.6, 4.5]))["mhc"]
     assert (row["corrected_low"], row["corrected_high"], row["verdict"]) == (0, 0, "worse")
 
@@ -346,10 +344,3 @@ def test_costs_are_read_from_the_table_of_step_times(tmp_path):
     assert (row["operations"], row["bytes"]) == (1.5, 2.5)
     assert row["multiplier"] == pytest.approx(2)
     assert row["net"] == pytest.approx(2 / 1.5)
-
-
-def test_labels_of_rungs_have_the_factor():
-    config = config_of()
-    assert config.labels["baseline_x050"] == "baseline, 0.5 × the steps"
-    data = config_of().model_dump(mode="json") | {"labels": {"baseline": "plain"}}
-    assert check_config(data).labels["baseline_x400"] == "plain, 4 × the steps"

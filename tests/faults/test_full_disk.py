@@ -10,9 +10,7 @@ from fathom_study.config import installed_backends
 from tests.faults.projects import quickest_backend, tiny_project
 from tests.support.runs import ARRIVED
 
-pytestmark = [
-    pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
-]
+pytestmark = pytest.mark.skipif(not installed_backends(), reason="needs torch or mlx")
 
 KIB = 1024
 DISK = 512 * KIB

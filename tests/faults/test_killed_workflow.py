@@ -9,22 +9,18 @@ import random
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from fathom_study.config import installed_backends
+from tests.cluster.single_node import working_in
 from tests.faults.projects import kill, whole_project
 from tests.support.commands import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(not installed_backends(), reason="neither torch nor mlx is installed"),
-]
+pytestmark = pytest.mark.skipif(not installed_backends(), reason="needs torch or mlx")
 
 KILLS = 2
 TABLES = ("-m", "snakemake", "tables", "--configfile", "grid.yaml", "--cores", "2")
-LOCKED = "Directory cannot be locked"
-WAY_OUT = "It can be removed with the --unlock argument"
 
 
 def is_locked(project):
@@ -44,30 +40,18 @@ def measured(project):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """(project, seconds, result of a second workflow meanwhile) of an uninterrupted workflow."""
+    """(project, seconds) of an uninterrupted workflow."""
     project = whole_project(tmp_path_factory.mktemp("whole"))
     start = time.monotonic()
-    first = project.start(*TABLES)
-    wait_until(lambda: is_locked(project), first)
-    second = project.run(*TABLES)
-    assert first.poll() is None  # else there was no collision
-    rest, _ = first.communicate(timeout=300)
-    assert first.returncode == 0, rest
-    return project, time.monotonic() - start, second
-
-
-def test_second_workflow_in_a_folder_stops_and_says_how_to_unlock(whole):
-    project, _, (status, printed) = whole
-    assert status != 0
-    assert LOCKED in printed
-    assert WAY_OUT in printed
-    assert "Traceback" not in printed
+    status, printed = project.run(*TABLES)
+    assert status == 0, printed
     assert not is_locked(project)
     assert len(measured(project)) == len(project.config.cells())
+    return project, time.monotonic() - start
 
 
 def test_kills_of_the_workflow_do_not_change_tables(whole, tmp_path):
-    undisturbed, seconds, _ = whole
+    undisturbed, seconds = whole
     rng = random.Random(20260517)  # noqa: S311, nothing secret
     project = whole_project(tmp_path / "killed")
     kills, finished, trained_again = 0, {}, []
@@ -100,18 +84,7 @@ def is_killed(project, seconds):
         printed, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         kill(process)
-        wait_until(lambda: not is_worked_in(project.folder), seconds=30)
+        wait_until(lambda: not working_in(project.folder), seconds=30)
         return True
     assert process.returncode == 0, printed
-    return False
-
-
-def is_worked_in(folder):
-    """Whether a process runs in a folder, on systems with /proc."""
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink() == folder:
-                return True
-        except OSError:
-            pass  # ended, or of another user
     return False

@@ -12,10 +12,5 @@ def framework(request):
 
 
 @pytest.fixture
-def mlx():
-    return installed(Mlx).library
-
-
-@pytest.fixture
 def torch():
     return installed(Torch).library

@@ -14,10 +14,6 @@ from fathom.operations.numpy_ops import NumpyOps
 from fathom_study.models.network import through_layers
 from tests.support import naive
 
-FLOAT32 = 1e-6
-"""A few roundings of float32, each 6e-8, on numbers of order one."""
-
-
 # --- components by hand ---------------------------------------------------------------------------
 
 

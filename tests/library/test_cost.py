@@ -73,13 +73,6 @@ def test_products_are_those_that_a_pass_computes(scheme):
     assert TOKENS * (products(c) - rows) == ops.done
 
 
-def test_operations_are_six_for_each_product():
-    # φ of mhc_paper: 4 + 4 + 16 rows over 4 streams.
-    assert cost(connection("mhc_paper"), TOKENS, 4).operations == (
-        6 * TOKENS * LAYERS * 24 * 4 * WIDTH
-    )
-
-
 # --- bytes ----------------------------------------------------------------------------------------
 
 PER_FUNCTION = {

@@ -106,9 +106,7 @@ def test_boundary_loops_equal_its_plain_formula(connect_cpu, name, N, S, positio
 @pytest.mark.parametrize("positions", [1, 2])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize(("writes", "reads"), [(True, True), (False, True), (True, False)])
-def test_prediction_loops_equal_its_plain_formula(
-    connect_cpu, N, S, positions, has_residual, writes, reads
-):
+def test_prediction_loops(connect_cpu, N, S, positions, has_residual, writes, reads):
     C = 3
     one = Prediction(PredictionForm(C, 0.1, has_residual, writes, reads))
     shapes = (N, S, positions * C), (N * writes, positions * C), (S, C), (S, S), (S, C), (S * S, S)

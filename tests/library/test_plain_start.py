@@ -1,36 +1,27 @@
 """`start="plain"`: an untrained connection equals the plain network, and every parameter learns."""
 
+import re
 from fnmatch import filter as matching
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fathom.connections.schemes import SCHEMES
 from fathom.settings import ConfigError
+from tests.support.project import PROJECT
 
 LAYERS, WIDTH = 12, 16
-SUM = "reads means of its sources"
-SOFTMAX = "softmax writes"
-OTHER = "no initial values"
+REASONS = {"means of sources": "reads means of its sources", "softmaxes": "softmax writes"}
+ROWS = re.findall(
+    r"^\| (.*) \| (none: .*) \|$", (PROJECT / "docs/library.md").read_text("utf-8"), re.M
+)
 WITHOUT = {
-    "hc_causal": OTHER, "mhc_causal": OTHER, "hc_static": SOFTMAX, "mhc_static": SOFTMAX,
-    "mhc_gated_static": SOFTMAX, "mhc_gated_dynamic": SOFTMAX, "orthostochastic_mhc": OTHER,
-    "qwen4_exp": OTHER, "altup": OTHER, "scaled": OTHER, "depth_scaled": OTHER, "attn_res": SUM,
-    "attn_res_block": SUM, "inkling2": SUM, "mhar": SUM, "muse_spark": OTHER, "talkie": OTHER,
-    "neomme": OTHER, "minimax": OTHER, "dory": OTHER, "orthogonal": OTHER, "gru_gate": OTHER,
-    "review": OTHER, "deep_delta": OTHER, "prores": OTHER, "unet_concatenated": OTHER,
-    "one_skip": OTHER, "late_read": OTHER, "gmr_cyclic": OTHER, "attn_res_state": OTHER,
-}  # fmt: skip
+    scheme: next((said for part, said in REASONS.items() if part in why), "no initial values")
+    for names, why in ROWS
+    for name in names.split(",")
+    for scheme in matching(SCHEMES, name.strip(" `"))
+}
 """Schemes without a start that equals the plain network, and a part of the reason."""
-
-
-@pytest.fixture
-def torch(connect_cpu):
-    connect_cpu("torch")
-    import torch
-
-    return torch
 
 
 def connection(scheme, **arguments):
@@ -116,10 +107,3 @@ def test_unknown_start_is_refused(torch):
 
     with pytest.raises(ConfigError, match="start"):
         ResidualConnection("mhc_cycle", 2, 4, start="zero")
-
-
-def test_document_names_the_schemes_without_a_plain_start():
-    text = (Path(__file__).parents[2] / "docs/library.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:3] for line in text.splitlines() if "| none: " in line]
-    patterns = [name.strip(" `") for names, _ in rows for name in names.split(",")]
-    assert {name for pattern in patterns for name in matching(SCHEMES, pattern)} == {*WITHOUT}

@@ -106,9 +106,3 @@ def pixels_apart(one, other):
 def pages_of(pdf):
     """Number of pages of a PDF made by typst."""
     return len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
-
-
-def size_of(folder):
-    """Size of all files that a reference keeps in git, in bytes."""
-    files = [folder / file for file in kept(folder)] + sorted((folder / BUNDLES).rglob("*"))
-    return sum(file.stat().st_size for file in files if file.is_file())

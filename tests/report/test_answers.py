@@ -283,9 +283,7 @@ def test_a_gain_holds_at_the_sizes_where_it_is_better(verdicts, expected, lines)
     ("factor", "decides", "expected"),
     [("platform", True, "the framework"), ("recipe", False, "neither alone")],
 )
-def test_the_factor_with_the_largest_share_decides_if_it_is_more_than_half(
-    factor, decides, expected
-):
+def test_the_largest_share_decides_if_it_is_more_than_half(factor, decides, expected):
     shares = pd.DataFrame({
         "factor": ["other", factor], "median": [0.4, 0.6], "decides": [False, decides],
         "loss_low": [0.5, 0.5], "loss_high": [1.0, 1.0],

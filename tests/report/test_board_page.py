@@ -29,7 +29,7 @@ def page_of(*rows, **changes):
     return fill(
         environment,
         "BOARD.md.j2",
-        board=[found, TrackRows(load_track("code"), {}, [])],
+        board=[found, TrackRows(load_track("gpu"), {}, [])],
         docs="docs",
         board_link="board",
         confidence=95,
@@ -83,7 +83,7 @@ def test_names_of_others_are_text_and_a_withdrawn_row_leaves_a_line():
     page = page_of(hostile, withdrawn=[ROW._replace(withdrawn="a mistake")])
     assert r"A\|B" in page and r"\<b\>\[x\]" in page
     assert "Withdrawn: One, by Jane: a mistake." in page
-    assert "**Not open**: its corpus is not chosen yet." in page
+    assert "**Not open**: no network was trained at this size yet" in page
 
 
 def test_only_a_config_with_a_board_has_the_page_and_it_is_the_second_screen(tmp_path):

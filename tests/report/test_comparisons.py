@@ -31,35 +31,25 @@ def row(verdict, effect, low=math.nan, high=math.nan, unit="%", seeds=5, tests=1
         (row("better", -2.098, -2.43, -1.77), "better by 2.1 % (95 % interval −2.4 % to −1.8 %)"),
         (row("undecided", 0.4, -3.2, 4.1), "undecided: 95 % interval −3 % to +4 %"),
         # The 95 % interval excludes zero, that of the verdict does not.
-        (
-            row("undecided", -1.09, -1.66, -0.51, tests=12, wider=1),
-            "undecided: −2.7 % to +0.5 %, corrected for 12 tests",
-        ),
-        (
-            row("better", -3.1, -3.6, -2.6, tests=12, wider=1),
-            "better by 3.1 % (−4.6 % to −1.6 %, corrected for 12 tests)",
-        ),
+        (row("undecided", -1.09, -1.66, -0.51, tests=12, wider=1),
+         "undecided: −2.7 % to +0.5 %, corrected for 12 tests"),
+        (row("better", -3.1, -3.6, -2.6, tests=12, wider=1),
+         "better by 3.1 % (−4.6 % to −1.6 %, corrected for 12 tests)"),
         (row("undecided", 1.234, seeds=2), "undecided: +1.2 %, 2 seeds"),
         (row("undecided", -1.234, seeds=1), "undecided: −1.2 %, one seed"),
         # An end that would be printed as zero has one more digit.
         (row("undecided", -4.0, -8.1, 0.11), "undecided: 95 % interval −8 % to +0.1 %"),
-        (
-            row("equivalent", 0.1, -0.3, 0.5),
-            "equivalent within 5 % of the steps: 95 % interval −0.3 % to +0.5 %",
-        ),
+        (row("equivalent", 0.1, -0.3, 0.5),
+         "equivalent within 5 % of the steps: 95 % interval −0.3 % to +0.5 %"),
         (row("the same", 1e-7, 0.9e-7, 1.1e-7), "the same up to rounding"),
-        (
-            row("worse", 1639.0, 274.1, 7984.0),
-            "worse by a factor of 17 (95 % interval +274 % to × 81)",
-        ),
-        (
-            row("better", 12.9, 3.7, 22.1, "points"),
-            "better by 13 points (95 % interval +4 to +22 points)",
-        ),
+        (row("worse", 1639.0, 274.1, 7984.0),
+         "worse by a factor of 17 (95 % interval +274 % to × 81)"),
+        (row("better", 12.9, 3.7, 22.1, "points"),
+         "better by 13 points (95 % interval +4 to +22 points)"),
         (row("higher", 0.31, 0.2, 0.42, ""), "higher by 0.31 (95 % interval +0.20 to +0.42)"),
         (row("better", -90.0, -90.0, -90.0), "better by 90 % (95 % interval −90 % to −90 %)"),
     ],
-)
+)  # fmt: skip
 def test_verdict_is_described_with_its_interval(given, words):
     assert describe_effect(given) == words
 

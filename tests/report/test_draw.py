@@ -69,9 +69,7 @@ def test_platform_names_include_machine_labels_if_machines_differ():
     ("platform", "title"),
     [("torch", "a (PyTorch)"), (f"torch-{GPU_PLATFORM}", f"a (PyTorch on {GPU_PLATFORM})")],
 )
-def test_a_study_is_drawn_from_the_rows_of_one_platform(
-    config, tables, drawn, tmp_path, platform, title
-):
+def test_a_study_is_of_one_platform(config, tables, drawn, tmp_path, platform, title):
     draw.draw_study(config, "a", Platform.parse(platform), tables, tmp_path / "figures")
     (names, shown, data), kept = drawn
     assert (names[0], shown) == ("loss", title)

@@ -401,20 +401,9 @@ def test_sizes_have_a_panel_for_each_number_of_steps_and_intervals(name):
 
 def test_effects_that_are_zero_within_rounding_are_not_drawn():
     row = {"metric": "score", "question": "Is it?", "against": "hc", "depth": 8, "unit": "%"}
-    worse = {
-        "effect": 3.0,
-        "corrected_low": 2.0,
-        "corrected_high": 4.0,
-        "differs_in": "",
-        "verdict": "worse",
-    }
-    same = {
-        "effect": 0.0,
-        "corrected_low": 0.0,
-        "corrected_high": 0.0,
-        "differs_in": "",
-        "verdict": "the same",
-    }
+    worse = {"effect": 3.0, "corrected_low": 2.0, "corrected_high": 4.0, "verdict": "worse"}
+    worse["differs_in"] = ""
+    same = {**dict.fromkeys(worse, 0.0), "differs_in": "", "verdict": "the same"}
     table = pd.DataFrame([row | worse | {"variant": "mhc"}, row | same | {"variant": "krom_hc"}])
     (ax,) = draw_figures([find("effects")], effects=table, score=LOSS)["effects"].axes
     names = [label.get_text() for label in ax.get_yticklabels()]

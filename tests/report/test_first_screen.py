@@ -72,25 +72,3 @@ def test_results_page_and_paper_give_the_same_answers(screen, paper_source):
             assert said in text
         for question, answer, *_ in answers:
             assert re.search(rf"{re.escape(question)}\W+{re.escape(answer)}", text)
-
-
-def test_readme_gives_the_answers_of_the_kept_result(screen):
-    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
-    title, advice, answers = screen
-    finding = " ".join(block(readme, "finding").split())
-    assert title in finding and advice in finding
-    table = [line for line in block(readme, "answers").splitlines() if line.startswith("|")]
-    rows = [line.strip("| ").split(" | ") for line in table[2:]]
-    shown = [(question, answer) for question, answer, _ in rows]
-    assert shown == [(q, f"**{a}**") for q, a, _, number in answers if number][:5]
-    assert all(question in (KEPT / "RESULTS.md").read_text("utf-8") for question, *_ in rows)
-    for *_, cell in rows:
-        links = re.findall(r"\]\((\S+)#L(\d+)\)", cell)
-        assert links
-        for file, line in links:
-            assert 1 < int(line) <= len((PROJECT / file).read_text("utf-8").splitlines())
-
-
-def block(text, name):
-    """Text between the markers `<!-- name -->` and `<!-- end -->`."""
-    return text.partition(f"<!-- {name} -->")[2].partition("<!-- end -->")[0]

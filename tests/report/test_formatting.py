@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,75 +11,66 @@ from hypothesis import strategies as st
 from fathom_study.report.tables.formatting import number, percent, plus_minus, with_interval
 
 NAN, INF = math.nan, math.inf
-
-# --- numbers as text -------------------------------------------------------------------------
+of_share = partial(with_interval, bounds=(0, 1))
 
 
 @pytest.mark.parametrize(
-    ("mean", "half", "text"),
+    ("function", "values", "text"),
     [
-        (0.5, 0.012, "0.500 ± 0.012"),
-        (1.7115, 1.4, "1.7 ± 1.4"),
-        (-0.59718, 0.00158, "−0.5972 ± 0.0016"),
-        (-13.59, 0.183, "−13.59 ± 0.18"),
-        (0.0, 0.1, "0.00 ± 0.10"),
+        (plus_minus, (0.5, 0.012), "0.500 ± 0.012"),
+        (plus_minus, (1.7115, 1.4), "1.7 ± 1.4"),
+        (plus_minus, (-0.59718, 0.00158), "−0.5972 ± 0.0016"),
+        (plus_minus, (-13.59, 0.183), "−13.59 ± 0.18"),
+        (plus_minus, (0.0, 0.1), "0.00 ± 0.10"),
         # Wider than the mean.
-        (0.5, 30.0, "0 ± 30"),
-        (0.012, 0.34, "0.01 ± 0.34"),
+        (plus_minus, (0.5, 30.0), "0 ± 30"),
+        (plus_minus, (0.012, 0.34), "0.01 ± 0.34"),
         # Far narrower: at most five digits of the mean.
-        (-0.602059, 1e-9, "−0.60206 ± <0.00001"),
+        (plus_minus, (-0.602059, 1e-9), "−0.60206 ± <0.00001"),
         # A constant.
-        (0.0, 0.0, "0"),
+        (plus_minus, (0.0, 0.0), "0"),
         # Powers of ten for very large and very small numbers.
-        (0.0034, 0.00051, "0.00340 ± 0.00051"),
-        (1234567.0, 1000.0, "(1.2346 ± 0.0010)·10⁶"),
-        (-0.0009, 0.168, "0.00 ± 0.17"),
-        (-9e-6, 1.7e-5, "(−0.9 ± 1.7)·10⁻⁵"),
+        (plus_minus, (0.0034, 0.00051), "0.00340 ± 0.00051"),
+        (plus_minus, (1234567.0, 1000.0), "(1.2346 ± 0.0010)·10⁶"),
+        (plus_minus, (-0.0009, 0.168), "0.00 ± 0.17"),
+        (plus_minus, (-9e-6, 1.7e-5), "(−0.9 ± 1.7)·10⁻⁵"),
         # No interval: fewer than three values.
-        (0.0034567, NAN, "0.00346"),
+        (plus_minus, (0.0034567, NAN), "0.00346"),
         # No mean.
-        (NAN, NAN, "NaN"),
-    ],
-)
-def test_mean_and_interval_by_hand(mean, half, text):
-    assert plus_minus(mean, half) == text
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
+        (plus_minus, (NAN, NAN), "NaN"),
         # Sides that differ by a factor of at most 1.2: the longer one.
-        ((3.0, 2.0, 4.0), "3.0 ± 1.0"),
-        ((1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),
-        ((0.0, 0.0, 0.0), "0"),
+        (with_interval, (3.0, 2.0, 4.0), "3.0 ± 1.0"),
+        (with_interval, (1.0, 1 / 1.19, 1.19), "1.00 ± 0.19"),
+        (with_interval, (0.0, 0.0, 0.0), "0"),
         # Both ends.
-        ((1.0, 1 / 1.21, 1.21), "1.0 (0.83 to 1.2)"),
-        ((7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
-        ((1e-5, 1e-7, 1e-3), "1.0·10⁻⁵ (1.0·10⁻⁷ to 0.0010)"),
-        ((2e5, 9.96e4, 4e5), "2.0·10⁵ (1.0·10⁵ to 4.0·10⁵)"),
+        (with_interval, (1.0, 1 / 1.21, 1.21), "1.0 (0.83 to 1.2)"),
+        (with_interval, (7.1, 2.9, 17.0), "7.1 (2.9 to 17)"),
+        (with_interval, (1e-5, 1e-7, 1e-3), "1.0·10⁻⁵ (1.0·10⁻⁷ to 0.0010)"),
+        (with_interval, (2e5, 9.96e4, 4e5), "2.0·10⁵ (1.0·10⁵ to 4.0·10⁵)"),
         # At most the digits of plus_minus.
-        ((1.0, 0.99995, 1.0), "1.0000 ± <0.0001"),
+        (with_interval, (1.0, 0.99995, 1.0), "1.0000 ± <0.0001"),
         # Not all finite, or no interval.
-        ((7.1, 2.9, 17.0, 3, 5), "7.1 (2.9 to 17) (NaN: 2 of 5)"),
-        ((7.1, NAN, NAN, 2, 2), "7.1"),
-        ((NAN, NAN, NAN, 0, 3), "NaN (3 of 3)"),
+        (with_interval, (7.1, 2.9, 17.0, 3, 5), "7.1 (2.9 to 17) (NaN: 2 of 5)"),
+        (with_interval, (7.1, NAN, NAN, 2, 2), "7.1"),
+        (with_interval, (NAN, NAN, NAN, 0, 3), "NaN (3 of 3)"),
+        # An interval that ends at a bound: ± 0.018, or 0.02, would exceed 1.
+        (of_share, (0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),
+        (of_share, (0.5, 0.48, 0.52), "0.500 ± 0.020"),
+        (of_share, (1.0, 1.0, 1.0), "1 ± 0"),
+        (of_share, (0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
+        (number, (3.14159, 3), "3.14"), (number, (0.5, 3), "0.5"),
+        (number, (1234.5, 3), "1.23·10³"), (number, (3.3e-07, 2), "3.3·10⁻⁷"),
+        (number, (-1e-08, 3), "−10⁻⁸"), (number, (1.1e-07, 3), "1.1·10⁻⁷"),
+        (number, (1e10, 3), "10¹⁰"), (number, (48, 3), "48"), (number, (INF, 3), "inf"),
+        (number, (NAN, 3), "NaN"), (number, (None, 3), "NaN"),
+        (percent, (1.0,), "100 %"), (percent, (0.996,), "100 %"), (percent, (0.934,), "93 %"),
+        (percent, (0.0151,), "2 %"), (percent, (0.0051,), "1 %"), (percent, (0.0049,), "<0.5 %"),
+        (percent, (1e-12,), "<0.5 %"), (percent, (0.0,), "<0.5 %"), (percent, (-1e-17,), "<0.5 %"),
+        (percent, (NAN,), "NaN"),
     ],
-)
-def test_a_mean_with_the_ends_of_its_interval_by_hand(values, text):
-    assert with_interval(*values) == text
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ((0.98, 0.962, 1.0), "0.980 (0.962 to 1.00)"),  # ± 0.018, or 0.02, would exceed 1
-        ((0.5, 0.48, 0.52), "0.500 ± 0.020"),
-        ((1.0, 1.0, 1.0), "1 ± 0"),
-        ((0.02, 0.0, 0.04), "0.020 (0 to 0.040)"),
-    ],
-)
-def test_an_interval_that_ends_at_a_bound_is_not_shown_beyond_it(values, text):
-    assert with_interval(*values, bounds=(0, 1)) == text
+)  # fmt: skip
+def test_numbers_as_text_by_hand(function, values, text):
+    assert function(*values) == text
 
 
 SHOWN = re.compile(r"\(?([−0-9.]+) ± (<?)([0-9.]+)\)?(?:·10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))?")
@@ -100,34 +92,3 @@ def test_the_text_is_the_rounded_mean_and_interval(m, e, width, below, sign):
         assert half < float(shown) * scale
     else:
         assert abs(float(shown) * scale - half) <= rounding
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
-        (3.14159, 3, "3.14"),
-        (0.5, 3, "0.5"),
-        (1234.5, 3, "1.23·10³"),
-        (3.3e-07, 2, "3.3·10⁻⁷"),
-        (-1e-08, 3, "−10⁻⁸"),
-        (1.1e-07, 3, "1.1·10⁻⁷"),
-        (1e10, 3, "10¹⁰"),
-        (48, 3, "48"),
-        (INF, 3, "inf"),
-        (NAN, 3, "NaN"),
-        (None, 3, "NaN"),
-    ],
-)
-def test_a_number_in_few_digits(value, digits, text):
-    assert number(value, digits) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (1.0, "100 %"), (0.996, "100 %"), (0.934, "93 %"), (0.0151, "2 %"), (0.0051, "1 %"),
-        (0.0049, "<0.5 %"), (1e-12, "<0.5 %"), (0.0, "<0.5 %"), (-1e-17, "<0.5 %"), (NAN, "NaN"),
-    ],
-)  # fmt: skip
-def test_a_share_as_a_percentage(share, text):
-    assert percent(share) == text

@@ -18,9 +18,7 @@ from tests.support.commands import finished
 from tests.support.own_connections import LATE, LEAKING, LITE, PLAIN, write
 from tests.support.runs import read_csv
 
-pytestmark = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 PROJECT = Path(__file__).parents[2]
 SIZES = {"vocab": 16, "length": 8, "width": 8, "heads": 2, "hidden": 16, "wrap": "sublayer"}
@@ -71,6 +69,8 @@ def trained(tmp_path_factory):
 def home(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    write("plain.py", PLAIN)
+    write("lite.py", LITE)
     monkeypatch.setattr("fathom_study.report.judge.judgement.TURNS", 1)  # no test reads the cost
     return tmp_path
 
@@ -80,16 +80,14 @@ def judge(module, *options, config="config.yaml"):
     return Path("results/judge") / module.rpartition(":")[2]
 
 
-def refusal(capsys, module, *options, **changes):
-    with pytest.raises(SystemExit) as exit_:
-        judge(module, *options, **changes)
-    assert exit_.value.code == 1
-    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("fathom: ")]
+def refusal(fathom, module, *options, config="config.yaml"):
+    status, _, lines = fathom("judge", module, "--config", config, *options)
+    assert status == 1
+    return [line for line in lines if line.startswith("fathom: ")]
 
 
 def test_a_rewritten_scheme_has_the_verdict_and_worth_of_the_original(home):
     """Scores differ by float32 rounding, 2⁻²⁴ per step; ln m by that over the ladder's slope."""
-    write("lite.py", LITE)
     folder = judge("lite.py:Lite")
     worth = {row["variant"]: row for row in read_csv(folder / "tables" / "worth.csv")}
     ours, theirs = worth["lite"], worth["mhc_lite"]
@@ -106,7 +104,6 @@ def test_the_page_has_contract_worth_all_rows_and_a_note_on_seeds(home):
     # In a clone, the runs of the kept result are in bundles of any name.
     create_bundle(load_config(["config.yaml"]), Path("kept/bundles/others.tar.xz"))
     shutil.rmtree("kept/runs")
-    write("lite.py", LITE)
     judge("lite.py:Lite", "--settings", "{streams: 2}")
     folder = Path("results/judge/Lite-streams-2")
     page = (folder / "JUDGE.md").read_text(encoding="utf-8")
@@ -130,7 +127,7 @@ def test_a_check_trains_nothing_and_counts_what_a_pass_allows(home, capsys):
     assert not (folder / "runs").exists() and not (folder / "JUDGE.md").exists()
 
 
-def test_a_check_needs_no_data_and_prints_nothing_twice(home, capsys):
+def test_a_check_needs_no_data_and_prints_nothing_twice(home, capsys, fathom):
     shutil.rmtree("kept")
     text = {**STUDY, "task": "text", "model": {k: v for k, v in SIZES.items() if k != "vocab"}}
     studies = {"released": text, "state": STUDY}
@@ -144,7 +141,7 @@ def test_a_check_needs_no_data_and_prints_nothing_twice(home, capsys):
     assert said.out.splitlines() == ["falling.py:Class: look at gradients by layer; passed"]
 
     write("leak.py", LEAKING)
-    *_, last = refusal(capsys, "leak.py:Leaking", "--check", config="two.yaml")
+    *_, last = refusal(fathom, "leak.py:Leaking", "--check", config="two.yaml")
     assert last == "fathom: leak.py:Leaking: refused"
 
 
@@ -186,7 +183,6 @@ def test_a_wheel_judges_a_file_anywhere_without_a_clone(home, tmp_path_factory):
 
 
 def test_a_second_call_trains_nothing(home, capsys):
-    write("plain.py", PLAIN)
     judge("plain.py:Class")
     page = (Path("results/judge/Class") / "JUDGE.md").read_text(encoding="utf-8")
     capsys.readouterr()
@@ -200,7 +196,6 @@ def test_a_second_call_trains_nothing(home, capsys):
 
 def test_without_a_kept_result_the_plain_network_is_trained_too(home):
     shutil.rmtree("kept")
-    write("plain.py", PLAIN)
     study = {key: value for key, value in STUDY.items() if key != "ladder"}
     write("small.yaml", json.dumps({"studies": {"released": {**study, "evaluate_every": 8}}}))
     folder = judge("plain.py:Class", "--train-plain", config="small.yaml")
@@ -214,7 +209,6 @@ def test_without_a_kept_result_the_plain_network_is_trained_too(home):
 
 
 def test_another_judgement_keeps_the_plain_runs_that_were_trained_here(home, capsys):
-    write("plain.py", PLAIN)
     judge("plain.py:Class", "--train-plain")
     plain = {f: f.stat().st_mtime_ns for f in Path("results/judge").rglob("baseline*/**/*.jsonl")}
     assert len(plain) == 3 * (2 + 3)  # two rungs and three depths at three seeds
@@ -235,36 +229,33 @@ def test_a_diverging_connection_gets_its_page(home):
     assert "| **Wild** | 0 | – | – | – | – |" in page
 
 
-def test_a_wrong_name_is_one_line_for_all_studies(home, capsys):
-    write("plain.py", PLAIN)
+def test_a_wrong_name_is_one_line_for_all_studies(home, fathom):
     write(
         "two.yaml", json.dumps({"results": "kept", "studies": {"released": STUDY, "state": STUDY}})
     )
-    (line,) = refusal(capsys, "plain.py:Clas", config="two.yaml")
+    (line,) = refusal(fathom, "plain.py:Clas", config="two.yaml")
     assert line.startswith("fathom: plain.py has no class or function Clas")
 
 
 def test_without_ladder_runs_the_page_says_so(home):
     rows = Path("kept/tables/cells.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     write("kept/tables/cells.csv", "".join(row for row in rows if "baseline_x" not in row))
-    write("plain.py", PLAIN)
     page = (judge("plain.py:Class") / "JUDGE.md").read_text(encoding="utf-8")
     assert "has no run of the ladder of baseline at these seeds yet" in page
     assert "| **Class** | 3 |" in page
 
 
-def test_missing_requirements_print_one_line_with_the_fix(home, capsys):
-    write("plain.py", PLAIN)
+def test_missing_requirements_print_one_line_with_the_fix(home, fathom):
     kept = "kept/runs/released/2L/baseline/torch/seed0/metrics.jsonl"
     first, *rest = Path(kept).read_text(encoding="utf-8").splitlines(keepends=True)
     row = json.loads(first)
     write(kept, json.dumps({**row, "loss": row["loss"] * 1.01}) + "\n" + "".join(rest))
-    line, _ = refusal(capsys, "plain.py:Class")
+    line, _ = refusal(fathom, "plain.py:Class")
     assert "reproduces our plain network: loss of step 0 was" in line
     assert line.endswith("add --train-plain to train the plain network here")
 
     shutil.rmtree("kept")
-    (line,) = refusal(capsys, "plain.py:Class")
+    (line,) = refusal(fathom, "plain.py:Class")
     assert "git checkout kept" in line
     assert "--train-plain" in line
 
@@ -272,35 +263,34 @@ def test_missing_requirements_print_one_line_with_the_fix(home, capsys):
     study = {**STUDY, "task": "text", "model": text}
     data = {"studies": {"released": study}, "compute": {"data": "no-data"}}
     write("text.yaml", json.dumps(data))
-    (line,) = refusal(capsys, "plain.py:Class", "--train-plain", config="text.yaml")
+    (line,) = refusal(fathom, "plain.py:Class", "--train-plain", config="text.yaml")
     assert "fathom fetch" in line
 
     write("other.yaml", json.dumps({"studies": {"other": STUDY}}))
-    (line,) = refusal(capsys, "plain.py:Class", config="other.yaml")
+    (line,) = refusal(fathom, "plain.py:Class", config="other.yaml")
     assert "has neither released nor state" in line
-    (line,) = refusal(capsys, "plain.py:Class", "--settings", "[1]")
+    (line,) = refusal(fathom, "plain.py:Class", "--settings", "[1]")
     assert "--settings" in line
 
 
-def test_other_seeds_the_kept_folder_and_a_wrong_setting_are_refused(home, capsys):
-    write("plain.py", PLAIN)
-    (line,) = refusal(capsys, "plain.py:Class", "--seeds", "4")
+def test_other_seeds_the_kept_folder_and_a_wrong_setting_are_refused(home, fathom):
+    (line,) = refusal(fathom, "plain.py:Class", "--seeds", "4")
     assert line.startswith("fathom: --seeds: 4 exceeds the kept result's 3")
     write("kept/config.json", "{}")
-    (line,) = refusal(capsys, "plain.py:Class", "--out", "kept")
+    (line,) = refusal(fathom, "plain.py:Class", "--out", "kept")
     assert line.startswith("fathom: kept: has the results of a config; choose another folder")
     there = {"connection": {"module": "other.py:Class", "settings": {"scale": 2}}}
     Path("mine/runs/released/2L/class/torch/seed0").mkdir(parents=True)
     write("mine/runs/released/2L/class/torch/seed0/spec.json", json.dumps(there))
-    (line,) = refusal(capsys, "plain.py:Class", "--out", "mine")
+    (line,) = refusal(fathom, "plain.py:Class", "--out", "mine")
     assert line.startswith("fathom: mine: has runs of other.py:Class with settings {'scale': 2}; ")
-    (line,) = refusal(capsys, "plain.py:Class", "--settings", "{kind: plain}")
+    (line,) = refusal(fathom, "plain.py:Class", "--settings", "{kind: plain}")
     assert "kind" in line
     assert "unknown kind of connection" not in line  # it is an argument that the class lacks
 
 
-def test_a_module_that_fails_after_its_checks_prints_one_line(home, capsys):
+def test_a_module_that_fails_after_its_checks_prints_one_line(home, fathom):
     write("late.py", LATE)
-    line, _ = refusal(capsys, "late.py:Late")
+    line, _ = refusal(fathom, "late.py:Late")
     assert line.startswith("fathom: late.py:Late: AssertionError: not again")
     assert not Path("results").exists()

@@ -7,7 +7,6 @@ from rich.cells import cell_len
 
 from fathom.connections.about import ABOUT
 from fathom.connections.schemes import SCHEMES, resolve
-from fathom_study import cli
 from fathom_study.config import ConfigError, parse_yaml
 from fathom_study.report.tables.scheme_words import (
     STREAMS,
@@ -93,34 +92,30 @@ def test_a_table_without_a_column_is_refused_with_the_command(tmp_path):
 # --- the command ---------------------------------------------------------------------------------
 
 
-def test_a_short_name_gives_its_scheme_in_every_network(capsys):
-    cli.main(["schemes", "mhc"])
-    out = capsys.readouterr().out
+def test_a_short_name_gives_its_scheme_in_every_network(fathom):
+    _, out, _ = fathom("schemes", "mhc")
     assert set(parse_yaml(out, "printed")["connections"]) == {"mhc_dynamic", "mhc_demo"}
     assert "  # source: mHC-demo\n" in out
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, capsys, monkeypatch):
+def test_the_list_fits_a_screen_and_the_long_one_has_every_component(width, fathom, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    cli.main(["schemes"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = fathom("schemes")[1].splitlines()
     assert len(lines) == len(SCHEMES) + 2
     assert [line.split()[0] for line in lines[1:-1]] == list(SCHEMES)
     assert max(map(cell_len, lines[:-1])) <= width
     assert any("DeepSeek V4, in tr" in line for line in lines)
-    cli.main(["schemes", "--long"])
-    long_list = capsys.readouterr().out.split("\n")
+    long_list = fathom("schemes", "--long")[1].split("\n")
     assert {*SCHEMES} <= {*long_list}
     assert "  H_res: sinkhorn" in "\n".join(long_list)
 
 
 @pytest.mark.parametrize("name", ["mhcpaper", "../x", "{}", "\udcff", "'"])
-def test_an_unknown_scheme_is_refused_in_one_line(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["schemes", name])
-    assert ended.value.code == 1
-    assert re.fullmatch(r"fathom: unknown scheme .*\(known: plain, .*\)\n", capsys.readouterr().err)
+def test_an_unknown_scheme_is_refused_in_one_line(name, fathom):
+    status, _, (line,) = fathom("schemes", name)
+    assert status == 1
+    assert re.fullmatch(r"fathom: unknown scheme .*\(known: plain, .*\)", line)
 
 
 # --- variants of a study -------------------------------------------------------------------------

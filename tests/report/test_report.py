@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import re
 import shutil
@@ -28,9 +27,6 @@ from tests.support.reports import (
 )
 from tests.support.runs import GPU_PLATFORM, config_with
 from tests.support.tables import run
-
-NAN = math.nan
-
 
 # --- a whole report --------------------------------------------------------------------------
 

@@ -374,17 +374,6 @@ def alter_what_is_packed(file):
     file.write_bytes(gzip.compress(text.replace(",", ",1", 1).encode(), mtime=0))
 
 
-DERIVED = [
-    *(f"tables/{name}.csv" for name in (
-        "cells", "summary", "comparison", "platforms", "trajectories", "variance",
-        "variance_summary", "effects", "effective_depth", "worth", "sizes", "pooled", "stability",
-        "published", "published_sizes", "thresholds",
-        "claims", "verdicts", "times", "times_summary", "profiles",
-    )),
-    "RESULTS.md",
-    "COMPARISON.md",
-    "config.json",
-]  # fmt: skip
 OF_STUDIES = [f"tables/studies/{study}" for study in ("a", "kept", "pictures")]
 
 
@@ -399,8 +388,10 @@ def test_every_table_and_report_altered_by_hand_is_named(results, problems):
     files = [f for f in (results / "tables").rglob("*") if f.is_file()]
     files += [f for f in results.iterdir() if f.is_file()]
     names = {str(file.relative_to(results)) for file in files}
-    assert names == {*DERIVED, *texts, *packed}
-    for name, alter in zip(DERIVED, itertools.cycle(ALTERATIONS), strict=False):
+    derived = sorted(f"tables/{file.name}" for file in (results / "tables").glob("*.csv"))
+    derived += ["RESULTS.md", "COMPARISON.md", "config.json"]
+    assert len(derived) > 20 and names == {*derived, *texts, *packed}
+    for name, alter in zip(derived, itertools.cycle(ALTERATIONS), strict=False):
         alter(results / name)
     for name in texts:
         append(results / name)

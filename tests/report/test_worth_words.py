@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from itertools import chain
 
 import pandas as pd
@@ -48,58 +49,39 @@ def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
     return values | changes
 
 
+beyond = partial(row, answer="beyond", multiplier=2)
+below = partial(row, answer="below", multiplier=0.6)
+
+
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("function", "given", "words"),
     [
-        (row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
-        (row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
-        (row(low=NAN, high=NAN), "20 %"),
+        (steps_saved, row(), "20 % (17 to 23 %)"),  # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3
+        (steps_saved, row(multiplier=0.8, low=0.5, high=1.0), "−25 % (−100 to 0 %)"),
+        (steps_saved, row(low=NAN, high=NAN), "20 %"),
         # The ladder spans half to twice the steps.
-        (row(low=0, high=math.inf), "20 % (less to more)"),
-        (row(answer="beyond", multiplier=2, low=1.6, high=math.inf), "beyond 50 % (38 to more)"),
-        (row(answer="below", multiplier=0.6, low=0, high=0.8), "below −100 % (less to −25 %)"),
-        (row(answer="below", multiplier=0.6, low=0, high=0), "below −100 %"),
-        (row(answer="beyond", multiplier=2, low=math.inf, high=math.inf), "beyond 50 %"),
-        (row(answer="both"), "beyond both ends of the ladder"),
-    ],
-)
-def test_steps_saved_are_a_share_of_the_plain_networks_steps(given, words):
-    assert steps_saved(given) == words
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (row(), "saves 20 % (17 to 23 %) of the steps"),
+        (steps_saved, row(low=0, high=math.inf), "20 % (less to more)"),
+        (steps_saved, beyond(low=1.6, high=math.inf), "beyond 50 % (38 to more)"),
+        (steps_saved, below(low=0, high=0.8), "below −100 % (less to −25 %)"),
+        (steps_saved, below(low=0, high=0), "below −100 %"),
+        (steps_saved, beyond(low=math.inf, high=math.inf), "beyond 50 %"),
+        (steps_saved, row(answer="both"), "beyond both ends of the ladder"),
+        (saving, row(), "saves 20 % (17 to 23 %) of the steps"),
         # 1/0.8 − 1; of the interval 1/0.5 − 1 and 1/1 − 1, in the order of size.
-        (row(multiplier=0.8, low=0.5, high=1.0), "needs 25 % more steps (0 to 100 %)"),
-        (row(multiplier=0.8, low=0.4, high=1.25), "needs 25 % more steps (−20 to more)"),
-        (row(multiplier=0.8, low=NAN, high=NAN), "needs 25 % more steps"),
-        (row(answer="both"), "ends beyond both ends of the ladder"),
+        (saving, row("mhc", 0.8, 0.5, 1.0), "needs 25 % more steps (0 to 100 %)"),
+        (saving, row("mhc", 0.8, 0.4, 1.25), "needs 25 % more steps (−20 to more)"),
+        (saving, row("mhc", 0.8, NAN, NAN), "needs 25 % more steps"),
+        (saving, row(answer="both"), "ends beyond both ends of the ladder"),
+        (pays_below, row(), "25 % more"),
+        (pays_below, beyond(), "at least 100 % more"),
+        (pays_below, row(multiplier=0.9), ""),
+        (pays_below, row(answer="both"), ""),
+        (overhead, 1.7, "70 % more"), (overhead, 0.9, "10 % less"), (overhead, 1.0, "0 % more"),
+        (overhead, NAN, ""),
     ],
-)
-def test_a_connection_saves_steps_or_needs_more(given, words):
-    assert saving(given) == words
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (row(), "25 % more"),
-        (row(answer="beyond", multiplier=2), "at least 100 % more"),
-        (row(multiplier=0.9), ""),
-        (row(answer="both"), ""),
-    ],
-)
-def test_a_design_pays_below_its_multiplier(given, words):
-    assert pays_below(given) == words
-
-
-@pytest.mark.parametrize(
-    ("cost", "words"), [(1.7, "70 % more"), (0.9, "10 % less"), (1.0, "0 % more"), (NAN, "")]
-)
-def test_a_cost_in_words(cost, words):
-    assert overhead(cost) == words
+)  # fmt: skip
+def test_words_of_a_multiplier_or_a_cost(function, given, words):
+    assert function(given) == words
 
 
 NONE_PAYS = "keep x + f(x): with 12 layers no connection is shown to save time."

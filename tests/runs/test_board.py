@@ -22,9 +22,7 @@ from fathom_study.runs.training import run_cell
 from tests.support.own_connections import PLAIN, write
 from tests.support.runs import seal
 
-pytestmark = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 SMOKE = {
     "title": "Smoke", "date": "2026-01-01", "about": "Counting, for tests.",
@@ -83,12 +81,9 @@ def home(made, tmp_path, monkeypatch):
     return tmp_path
 
 
-def refusal(capsys, *options):
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as exit_:
-        main(["board", "check", str(SUBMITTED), *(options or ["--no-train"])])
-    assert exit_.value.code == 1
-    lines = capsys.readouterr().err.splitlines()
+def refusal(fathom, *options):
+    status, _, lines = fathom("board", "check", SUBMITTED, *(options or ["--no-train"]))
+    assert status == 1
     assert all(line.startswith("fathom: ") for line in lines)
     return lines
 
@@ -107,7 +102,7 @@ def unpacked():
     return {cell: Path("unpacked") / cell.path() for cell in cells}
 
 
-def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, monkeypatch, capsys):
+def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, monkeypatch, fathom):
     """Its seals, its hashes and its numbers fit the forged curve: only a training finds it."""
     run_child = check._run_child
 
@@ -120,8 +115,8 @@ def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, m
         return ""
 
     monkeypatch.setattr(check, "_run_child", kept_child)
-    main(["board", "check", str(SUBMITTED), "--commit", "c0ffee"])
-    said = capsys.readouterr().out
+    status, said, _ = fathom("board", "check", SUBMITTED, "--commit", "c0ffee")
+    assert status == 0
     assert "numbers: recomputed from the curves" in said
     assert re.search(r"training: seed [012], drawn by commit c0ffee", said)
     assert "repeats: to the last digit" in said
@@ -135,22 +130,22 @@ def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, m
         write(file, "".join(json.dumps(row) + "\n" for row in rows))
         seal(folder)
     write_bundle(SUBMITTED / "runs.tar.xz", runs)
-    (line,) = refusal(capsys, "--commit", "c0ffee")
+    (line,) = refusal(fathom, "--commit", "c0ffee")
     assert "runs.tar.xz: smoke/2L/class/torch/seed" in line
     assert "the training does not repeat: loss of step 4 was" in line
 
 
-def test_without_training_nothing_is_executed_and_it_says_so(home, capsys):
+def test_without_training_nothing_is_executed_and_it_says_so(home, fathom):
     file = SUBMITTED / "mine.py"
     write(file, "raise SystemExit('executed')\n")
     edit(lambda record: record.update(digest=track.digits(file.read_bytes())))
-    lines = refusal(capsys)  # the runs have the hash of another file
+    lines = refusal(fathom)  # the runs have the hash of another file
     assert all("spec.json differs from the track's: connection.digest" in line for line in lines)
     assert len(lines) == 3
     shutil.copy("mine.py", file)
     edit(lambda record: record.update(digest=track.digits(file.read_bytes())))
-    main(["board", "check", str(SUBMITTED), "--no-train"])
-    assert "training: skipped, by --no-train" in capsys.readouterr().out
+    status, said, _ = fathom("board", "check", SUBMITTED, "--no-train")
+    assert status == 0 and "training: skipped, by --no-train" in said
 
 
 FORGED = {
@@ -173,50 +168,49 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_forged_record_is_refused(home, capsys, forged):
+def test_a_forged_record_is_refused(home, fathom, forged):
     change, said = FORGED[forged]
     edit(change)
-    (line,) = refusal(capsys)
+    (line,) = refusal(fathom)
     assert said in line
     assert "submission.json" in line or forged == "track"
 
 
-def test_a_submission_is_of_its_folders_track_and_of_its_author(home, capsys):
+def test_a_submission_is_of_its_folders_track_and_of_its_author(home, fathom):
     elsewhere = Path("board/other") / SUBMITTED.name
     shutil.copytree(SUBMITTED, elsewhere)
-    with pytest.raises(SystemExit):
-        main(["board", "check", str(elsewhere), "--no-train"])
-    assert "track: is smoke; move its folder to board/smoke" in capsys.readouterr().err
+    status, _, (line,) = fathom("board", "check", elsewhere, "--no-train")
+    assert status == 1 and "track: is smoke; move its folder to board/smoke" in line
     for name in ("   ", "Fathom"):
         edit(lambda record, name=name: record.update(who=name))
-        assert any("who: must be the name of a person" in line for line in refusal(capsys))
+        assert any("who: must be the name of a person" in line for line in refusal(fathom))
 
 
-def test_a_changed_class_file_is_refused(home, capsys):
+def test_a_changed_class_file_is_refused(home, fathom):
     with (SUBMITTED / "mine.py").open("a", encoding="utf-8") as file:
         file.write("# better\n")
-    (line,) = refusal(capsys)
+    (line,) = refusal(fathom)
     assert re.search(r"mine\.py: its hash is \w{16}, but submission\.json has digest \w{16}", line)
 
 
-def test_missing_seeds_and_other_files_are_refused(home, capsys):
+def test_missing_seeds_and_other_files_are_refused(home, fathom):
     runs = unpacked()
     missing = Cell("smoke", 2, "class", "torch", 1)
     write_bundle(SUBMITTED / "runs.tar.xz", {c: f for c, f in runs.items() if c != missing})
-    (line,) = refusal(capsys)
+    (line,) = refusal(fathom)
     assert f"runs.tar.xz: {missing}: is missing; the track asks for this run" in line
 
     (SUBMITTED / "weights.bin").write_bytes(b"1")
     (SUBMITTED / "JUDGE.md").unlink()
-    lines = refusal(capsys)
+    lines = refusal(fathom)
     assert [line.rpartition(": ")[2] for line in lines] == [
         "is missing; submit again", "is no file of a submission; delete it",
     ]  # fmt: skip
 
 
-def test_a_file_that_needs_the_network_or_much_time_is_stopped(home, monkeypatch, capsys):
+def test_a_file_that_needs_the_network_or_much_time_is_stopped(home, monkeypatch, fathom):
     monkeypatch.setattr(check, "can_cut_network", lambda: False)
-    (line,) = refusal(capsys, "--commit", "c0ffee")
+    (line,) = refusal(fathom, "--commit", "c0ffee")
     assert "needs a maintainer's approval first; read the file, then add --approved" in line
     job = check.Job(
         spec={}, threads=1, device="cpu", data="data", memory=2**30, file_size=1, seconds=1
@@ -231,7 +225,7 @@ def _sleeping(popen):
     return lambda command, **options: popen(["sleep", "60"], **options)
 
 
-def test_a_submission_needs_its_author_and_a_track(home, capsys):
+def test_a_submission_needs_its_author_and_a_track(home, fathom):
     cases = {
         CALL: ["--submit needs --who NAME", "--submit needs --licence SPDX, such as MIT"],
         (*CALL, *AUTHOR[:3], "my own!"): ["--submit: licence: must be an SPDX identifier"],
@@ -241,11 +235,8 @@ def test_a_submission_needs_its_author_and_a_track(home, capsys):
         (*CALL[:-1], "--quick"): ["--quick is the track quick; omit --quick or --track smoke"],
     }
     for call, wanted in cases.items():
-        capsys.readouterr()
-        with pytest.raises(SystemExit):
-            main([*call])
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == len(wanted)
+        status, _, lines = fathom(*call)
+        assert status != 0 and len(lines) == len(wanted)
         assert all(part in line for part, line in zip(wanted, lines, strict=True)), lines
 
 
@@ -273,7 +264,7 @@ def test_the_board_groups_rows_and_names_who_replicated_them(home):
     assert [row.withdrawn for row in found.withdrawn] == ["a mistake"]
 
 
-def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch, capsys):
+def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch, fathom):
     monkeypatch.setattr("fathom_study.report.judge.judgement.TURNS", 1)
     plain = track.load_track("smoke")
     seeds = {"smoke": {"seeds": [0, 1]}}
@@ -289,23 +280,18 @@ def test_kept_runs_of_the_plain_network_are_not_trained_again(home, monkeypatch,
     assert numbers == read_submission(SUBMITTED).numbers
 
     write("tracks/smoke.yaml", json.dumps({**SMOKE, "kept": True, "reference": "kept"}))
-    main([*CALL[:-1]])
-    said = capsys.readouterr()
-    assert "every chosen cell is trained" in said.err
-    assert "Class needs " in said.out and f", {numbers.verdict})" in said.out
+    status, said, errors = fathom(*CALL[:-1])
+    assert status == 0 and any("every chosen cell is trained" in line for line in errors)
+    assert "Class needs " in said and f", {numbers.verdict})" in said
 
 
-def test_without_the_kept_result_a_track_trains_its_plain_network_and_takes_no_submission(
-    home, capsys
-):
+def test_without_the_kept_result_the_plain_network_is_trained_and_nothing_submitted(home, fathom):
     write("tracks/smoke.yaml", json.dumps({**SMOKE, "kept": True, "reference": "kept"}))
     here = {"seeds": 3, "train_plain": False, "check": False, "track": track.load_track("smoke")}
     plan = make_plan(FULL_CONFIG, "mine.py:Class", {}, Path("results/judge/Class/here"), **here)
     assert {*here["track"].plain_cells()} < {*plan.to_train()}
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main([*CALL, *AUTHOR])
-    (line,) = capsys.readouterr().err.splitlines()
+    status, _, (line,) = fathom(*CALL, *AUTHOR)
+    assert status == 1
     assert line.startswith(
         "fathom: --submit compares with the kept result, but the kept result, kept"
     )

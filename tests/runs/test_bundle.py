@@ -208,6 +208,7 @@ def test_platform_folder_is_named_after_device_and_system(elsewhere, packed, tmp
     names = [("NVIDIA H200", "cuda-nvidia-h200-linux"), ("../../up/ ~ $HOME", "cuda-up-home-linux")]
     for parts.cell, (name, _) in zip(parts.cells, names, strict=True):  # noqa: B020
         parts.measured_on("cuda", name, "Linux 6.1 x")
+    random.Random(1).shuffle(parts.entries)  # noqa: S311, nothing secret
     import_bundle(results_of(elsewhere), parts.pack(tmp_path / "b.tar.xz"))
     folders = {path.name for path in (results_of(elsewhere) / "imported").iterdir()}
     assert folders == {platform for _, platform in names}
@@ -463,26 +464,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("change", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_hostile_bundle_is_refused_in_one_line_and_nothing_is_written(
-    change, said, packed, tmp_path
-):
+def test_hostile_bundle_is_refused_and_nothing_is_written(change, said, packed, tmp_path):
     parts = Parts(packed)
     change(parts)
     file = parts.pack(tmp_path / "hostile.tar.xz")
     line = refusal(tmp_path / "results", file, "replace")
     assert line.startswith(f"{file}: ")
     assert said in line
-
-
-def test_repacked_bundle_is_imported(elsewhere, packed, tmp_path):
-    """Shows that `Parts.pack` is not the reason why the bundles above are refused."""
-    parts = Parts(packed)
-    for parts.cell in parts.cells:  # noqa: B020
-        parts.seal()
-    random.Random(1).shuffle(parts.entries)  # noqa: S311, nothing secret
-    done = import_bundle(results_of(elsewhere), parts.pack(tmp_path / "good.tar.xz"))
-    assert len(done["imported"]) == 2
-    assert [run.status for run in find_runs(elsewhere)] == ["imported"] * 2
 
 
 def test_the_number_of_files_is_limited(packed, tmp_path, monkeypatch):

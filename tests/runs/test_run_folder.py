@@ -395,9 +395,7 @@ CODES = {
 
 
 @pytest.mark.parametrize(("change", "expected"), CODES.values(), ids=CODES)
-def test_changed_module_makes_a_run_stale_and_a_new_one_does_not(
-    run, spec, monkeypatch, change, expected
-):
+def test_a_changed_module_makes_a_run_stale(run, spec, monkeypatch, change, expected):
     with_code(monkeypatch, change)
     assert validated(run, spec) == expected
     result = validate_run(run, spec, imported=True)

@@ -124,9 +124,7 @@ def test_two_processes_do_not_train_one_run(connect_cpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "device"), [("torch", "gpu"), ("mlx", "cuda")])
-def test_impossible_device_is_refused_before_anything_is_written(
-    connect_cpu, tmp_path, name, device
-):
+def test_impossible_device_is_refused_before_it_writes(connect_cpu, tmp_path, name, device):
     spec = spec_on(connect_cpu(name))
     with pytest.raises(BackendError, match=f"{name} has no device '{device}' here"):
         run_cell(spec, tmp_path / "run", Compute(device=device))
@@ -226,9 +224,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("name", "value", "said"), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_a_checkpoint_of_another_environment_is_left_unused_and_a_line_says_so(
-    connect_cpu, tmp_path, whole, monkeypatch, capsys, name, value, said
-):
+def test_other_checkpoints(connect_cpu, tmp_path, whole, monkeypatch, capsys, name, value, said):
     """Digits depend on the environment, and a manifest can only name one."""
     spec = spec_on(connect_cpu("torch"))
     with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from fathom_study.report.tables.terminal import print_status
 from fathom_study.runs import estimate, status
 from fathom_study.runs.run import STATUSES
 from fathom_study.runs.status import status_of
-from tests.support.runs import CPU, CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
+from tests.support.runs import CPU_PLATFORM, GPU, GPU_PLATFORM, config_with, write_cell
 
 LOSSES = [4.0, 2.0, 1.0]
 STEPS = 3
@@ -142,17 +142,6 @@ def test_printed_status_has_counts_reasons_and_cells_left(config, capsys):
         "11 of 12 cells left to run here: about 70 seconds on one core.",
         "The time is an estimate from 1 finished cell.",
     ]
-
-
-def test_control_characters_of_a_run_folder_are_not_printed(config, capsys):
-    obeyed = "\x1b]0;fine\x07\x1b[2J\u202e"
-    write_cell(config, cell(), LOSSES, code={f"fathom_study.train:{obeyed}": "0"})
-    write_cell(config, cell(seed=1), LOSSES, device={**CPU, "name": obeyed})
-    print_status(status_of(config))
-    shown = capsys.readouterr().out
-    assert "a/4L/mhc/torch/seed0: corrupt: manifest.json: code." in shown
-    assert "a/4L/mhc/torch/seed1: corrupt: manifest.json: device.name: must not contain" in shown
-    assert all(character.isprintable() or character == "\n" for character in shown)
 
 
 def test_the_command_prints_the_json_and_nothing_else(config, tmp_path, fathom):

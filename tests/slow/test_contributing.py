@@ -30,9 +30,7 @@ from tests.system.examples import (
     copy_of_project,
 )
 
-pytestmark = [
-    pytest.mark.skipif("torch" not in installed_backends(), reason="torch is not installed"),
-]
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 FILES = ("config.yaml", ".test/config/config.yaml")
 CELL = Cell("depth-mlx", 2, "mhc", "torch", 0)

@@ -8,14 +8,14 @@ from fathom_study.report.figures import figures_of_study
 from tests.support.commands import shell
 from tests.support.project import PROJECT
 from tests.system.examples import copy_of_project, sections
-from tests.system.test_artifact import commands
+from tests.system.test_documents import block_with
 
 
 @pytest.mark.skipif("torch" not in installed_backends(), reason="the page trains on PyTorch")
 def test_one_figure_is_drawn_as_the_page_says(tmp_path, default_config):
     for name in ("config.yaml", "report"):
         (tmp_path / name).symlink_to(PROJECT / name)
-    shell(commands("train-all"), tmp_path)
+    shell(block_with("train-all"), tmp_path)
     drawn = {file.stem for file in (tmp_path / "figures").glob("*.png")}
     assert drawn == {figure.name for figure in figures_of_study(default_config, "depth-torch")}
     for file in (tmp_path / "figures").glob("*.png"):

@@ -1,9 +1,12 @@
-"""benchmarks/ingredients.py and against_plain.py on networks with known losses."""
+"""benchmarks/ingredients.py, against_plain.py and convert.py on networks with known losses."""
 
 import itertools
+import json
 
 import against_plain
+import convert
 import ingredients
+import orders
 import pandas as pd
 import pytest
 
@@ -51,6 +54,23 @@ def test_the_effects_are_those_that_the_losses_have():
     assert others["effect"].abs().max() < 1e-9
 
 
+def test_what_two_add_to_one_is_a_family_of_its_own():
+    both, one = ingredients.PAIRS[0]
+    rows = [
+        {"network": name, "seed": seed, "validation_loss": loss * (1 + 0.0001 * seed)}
+        for seed in SEEDS
+        for name, loss in (
+            (name, 0.98 if name == both else 1.0) for p in ingredients.PAIRS for name in p
+        )
+    ]
+    table = pd.DataFrame(rows).drop_duplicates(["network", "seed"])
+    found = ingredients.additions(table).set_index("pair")
+    assert set(found["tests"]) == {4}
+    row = found.loc[f"`{both}` | `{one}`"]
+    assert row["effect"] == pytest.approx(-2) and row["verdict"] == "lower"
+    assert found["effect"].iloc[2:].abs().max() < 1e-9
+
+
 def test_networks_are_read_on_the_ladder_of_the_plain_one():
     rows = against_plain.against_plain(TABLE).set_index("network")
     assert len(rows) == 16 + 1 and set(rows["tests"]) == {17}
@@ -60,9 +80,26 @@ def test_networks_are_read_on_the_ladder_of_the_plain_one():
 
 
 def test_the_orders_of_two_studies_are_compared_by_their_ranks():
-    ours = pd.Series({"a": 1.3, "b": 1.2, "c": 1.1, "only here": 2.0})
-    assert against_plain.ranks_agree(ours, pd.Series({"a": 9.0, "b": 5.0, "c": 4.0})) == 1
-    assert against_plain.ranks_agree(ours, pd.Series({"a": 1.0, "b": 2.0, "c": 3.0})) == -1
+    rows = [("here", "a", 1.3), ("here", "b", 1.2), ("here", "c", 1.1), ("here", "alone", 2.0),
+            ("there", "b", 5.0), ("there", "a", 9.0), ("there", "c", 4.0),
+            ("turned", "a", 1.0), ("turned", "b", 2.0), ("turned", "c", 3.0)]  # fmt: skip
+    worth = pd.DataFrame(rows, columns=["study", "variant", "multiplier"]).assign(rate="one rate")
+    first, *_, correlation = orders.lines(worth, "here", "there")
+    assert first == "| `a` | 1.30 | 9.00 |"
+    assert correlation == "Spearman's rank correlation: 1.00."
+    assert [*orders.lines(worth, "here", "turned")][-1] == "Spearman's rank correlation: -1.00."
+    with pytest.raises(ConfigError, match="unknown study 'ther'"):
+        orders.multipliers(worth, "ther")
+
+
+def test_losses_of_earlier_runs_stay_and_the_newest_of_a_run_counts(tmp_path, monkeypatch):
+    earlier, again = TABLE[TABLE["seed"] < 2], TABLE[TABLE["seed"] > 0].assign(validation_loss=1.0)
+    earlier.to_csv(tmp_path / "losses.csv", index=False)
+    monkeypatch.setattr(against_plain, "losses", lambda *_: again.to_dict("records"))
+    both = against_plain.read_losses("a", tmp_path, tmp_path / "losses.csv")
+    assert len(both) == len(TABLE)
+    assert set(both[both["seed"] > 0]["validation_loss"]) == {1.0}
+    assert 1.0 not in set(both[both["seed"] == 0]["validation_loss"])
 
 
 def test_the_document_has_the_numbers_of_the_tables():
@@ -70,25 +107,48 @@ def test_the_document_has_the_numbers_of_the_tables():
     document = (PROJECT / "docs/further-studies.md").read_text(encoding="utf-8")
     table = pd.read_csv(PROJECT / "benchmarks/ingredients.csv")
     lines = [*ingredients.lines(table), *against_plain.lines(table)]
-    assert len(lines) == 10 + 21
+    assert len(lines) == 10 + len(ingredients.PAIRS) + 23
     assert [line for line in lines if line not in document] == []
 
 
 def test_without_runs_nothing_is_written(tmp_path):
     kept = tmp_path / "kept.csv"
-    kept.write_text("kept")
+    kept.write_text("network,seed,validation_loss\n")
     with pytest.raises(ConfigError, match="no run of baseline"):
         ingredients.main(tmp_path, kept)
     with pytest.raises(ConfigError, match="no run of cycle_cycle_dynamic_sinkhorn"):
         ingredients.effects(TABLE[TABLE["network"] != "cycle_cycle_dynamic_sinkhorn"])
-    assert kept.read_text() == "kept"
+    assert kept.read_text() == "network,seed,validation_loss\n"
 
 
-def test_multipliers_stand_beside_those_of_the_reference(tmp_path, monkeypatch):
-    rows = [("a", "other"), ("as_after_115", "here")]
-    worth = pd.DataFrame(rows, columns=["variant", "study"]).assign(rate="one rate", multiplier=1.5)
-    worth.to_csv(tmp_path / "worth.csv", index=False)
-    monkeypatch.setattr(against_plain, "WORTH", tmp_path / "worth.csv")
-    line, correlation = against_plain.lines_beside(TABLE, "here")
-    assert line == "| `as_after_115` | 1.15 | 1.50 |"
-    assert correlation == "Spearman's rank correlation: nan."  # one network has no order
+# --- convert.py ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Losses of three seeds: `delta` is 4 % below plain, converted or from the start."""
+    for seed, loss in enumerate((2.0, 2.1, 2.2)):
+        converted, started = tmp_path / "converted", tmp_path / "runs/convert-start/12L"
+        runs = {
+            converted / "plain": loss, converted / "delta": 0.96 * loss,
+            started / "baseline/torch": loss, started / "delta/torch": 0.96 * loss,
+        }  # fmt: skip
+        for folder, last in runs.items():
+            (folder / f"seed{seed}").mkdir(parents=True)
+            rows = [{"step": 0, "loss": 3.0}, {"step": 1, "loss": 1.0, "validation_loss": last}]
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"seed{seed}" / "metrics.jsonl").write_text(text)
+            (folder / f"seed{seed}" / "manifest.json").touch()
+    return convert.compare(pd.DataFrame(convert.losses(tmp_path)))
+
+
+def test_each_is_compared_with_plain_and_with_itself_from_the_start(table):
+    rows = table.set_index(["connection", "against"])
+    better = rows.loc["delta", "plain, trained on"]
+    assert better["effect"] == pytest.approx(-4) and better["verdict"] == "lower"
+    # Without spread over seeds, the known one: 0.54 % with 2.5 of 4.5 degrees of freedom.
+    assert better["low"] < -4 < better["high"] < 0
+    for name in ("delta", "plain"):
+        same = rows.loc[name, "itself, from the start"]
+        assert same["effect"] == pytest.approx(0) and same["verdict"] == "undecided"
+    assert set(table["seeds"]) == {3}

@@ -175,20 +175,6 @@ def test_training_ends_with_its_folder_and_the_next_command(trained, absent):
         assert "results/cuts/seeds-0/index.html" in line
 
 
-def test_estimate_names_missing_data(tmp_path, fathom, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    study = {"task": "text", "recipe": "torch-defaults", "variants": ["baseline"], "depths": [2]}
-    study |= {"seeds": [0], "steps": 2, "batch_size": 2, "backends": [BACKEND]}
-    study["optimizer"] = {"lr": 0.01}
-    study["model"] = {"length": 4, "width": 8, "heads": 2, "hidden": 16, "validation_windows": 4}
-    config = {"results": "out", "studies": {"own": study}, "compute": {"data": "named"}}
-    Path("own.yaml").write_text(json.dumps(config))
-    status, _, errors = fathom("train-all", "--estimate", "--config", "own.yaml")
-    assert status == 1
-    assert "named/shakespeare: lacks " in errors[-1]
-    assert errors[-1].endswith(f"run: fathom fetch --data {tmp_path / 'named'}")
-
-
 def test_only_missing_corrupt_or_stale_cells_are_trained(trained, fathom):
     before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
     status, _, (line, *_) = fathom("train-all")
@@ -304,18 +290,6 @@ def test_training_and_bundles_need_no_other_package(folder, tmp_path):
     assert "is not installed" not in done.stdout + done.stderr
     assert (folder / "again/manifest.json").is_file()
     assert [run.status for run in find_runs(config_of(folder))] == ["measured", "imported"] * 2
-
-
-@pytest.mark.parametrize(("command", "package"), [("tables", "pandas"), ("report", "jinja2")])
-def test_command_names_the_package_that_it_lacks(trained, pytestconfig, command, package):
-    published = str(pytestconfig.rootpath / "report/published.yaml")
-    options = ["--published", published] if command == "report" else []
-    done = run_without([package], trained, [command, *options])
-    assert done.returncode != 0
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fathom: ")
-    assert package in line
-    assert "pip install" in line
 
 
 def test_missing_backend_is_left_out_with_a_message(folder, fathom, monkeypatch):

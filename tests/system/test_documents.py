@@ -1,9 +1,10 @@
-"""Commands, options, targets, links and anchors in the documents exist."""
+"""Commands, options, targets, links, anchors and numbers of trainings in the documents exist."""
 
 import itertools
 import re
 import shlex
 import tomllib
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -156,3 +157,24 @@ def test_the_lists_of_documents_have_every_page():
         if (target := token.attrGet("href"))
     }
     assert {*docs.rglob("*.md"), PROJECT / "config/README.md"} - {docs / "README.md"} <= links
+
+
+# --- numbers of trainings -------------------------------------------------------------------------
+
+ARTIFACT = PROJECT / "docs/artifact.md"
+TRAININGS = r"^\| `([a-z0-9-]+)` \| (\d+) \|$"
+
+
+def block_with(words):
+    """The only block of shell commands of docs/artifact.md with these words."""
+    text = ARTIFACT.read_text(encoding="utf-8")
+    blocks = [t.content for t in parsed(text) if t.type == "fence" and t.info == "sh"]
+    (block,) = [block for block in blocks if words in block]
+    return block
+
+
+def test_table_has_every_study_and_the_total(default_config):
+    text = ARTIFACT.read_text(encoding="utf-8")
+    rows = {study: int(n) for study, n in re.findall(TRAININGS, text, re.MULTILINE)}
+    assert rows == Counter(cell.study for cell in default_config.cells())
+    assert f"all {sum(rows.values())} trainings" in " ".join(text.split())

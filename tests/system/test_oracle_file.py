@@ -11,9 +11,7 @@ from fathom_study.config import installed_backends
 from tests.support import naive
 from tests.support.commands import exit_status
 
-pytestmark = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 
 def written(folder, scheme, *options):

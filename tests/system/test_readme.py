@@ -5,7 +5,6 @@ import re
 import pandas as pd
 import pytest
 
-from fathom_study.analysis.platforms import Platform
 from fathom_study.config import installed_backends
 from fathom_study.report.pages.render import environment_of
 from fathom_study.report.tables.size_words import ScalePresenter
@@ -56,75 +55,36 @@ def test_the_librarys_example_runs() -> None:
 
 # --- worth ---------------------------------------------------------------------------------------
 
-LABELS = {"baseline": "plain", "mhc": "mHC", "hc": "HC", "altup": "AltUp"}
-CPU = Platform.parse("torch-cpu-amd-epyc-linux")
-
 
 def row(variant, multiplier, low, high, verdict, **changes):
     return {
-        "study": "released", "platform": CPU, "depth": 12, "variant": variant,
-        "against": "baseline", "rate": "one rate", "seeds": 5,
-        "on_ladder": 5, "outside": 0, "answer": "at",
+        "variant": variant, "depth": 12, "seeds": 5, "rate": "one rate", "answer": "at",
         "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.5,
-        "most": 2.0, "pays_here": "", "pays_operations": "", "pays_fused": "", "cost_fused": NAN,
-        "verdict": verdict, "break_even": multiplier - 1, "width": 64.0, "cost": 1.5,
-        "wider": NAN, "cost_wider": NAN, "operations": NAN, "machine": "cpu",
+        "most": 2.0, "pays_here": "", "pays_operations": "", "pays_fused": "", "width": 64.0,
+        "cost": NAN, "cost_wider": NAN, "operations": NAN, "cost_fused": NAN, "wider": NAN,
+        "verdict": verdict,
     } | changes  # fmt: skip
 
 
-ROWS = [
-    row("mhc", 1.25, 1.2, 1.3, "better", wider=128.0, cost_wider=1.1, pays_here="costs more"),
-    row("hc", 0.8, 0.5, 1.0, "worse", cost=NAN, after_looking="seeds"),
-    row("altup", 1.01, 0.9, 1.1, "undecided", rate="best rates"),
-]
-
-
-SIZES = [
-    {"study": "released", "parameters": 614784, "channels": channels, "layers": 12, "steps": steps}
-    for channels, steps in ((32.0, 1000), (64.0, 1000), (64.0, 4000))
-]
-
-
-def block(name, rows):
-    """A block of README for these rows of worth.csv."""
-    environment = environment_of(PROJECT / "report/templates", LABELS)
+def test_worth_in_words_that_the_kept_result_does_not_need() -> None:
+    rows = [
+        row("hc", 0.8, 0.5, 1.0, "worse", after_looking="seeds"),
+        row("altup", 1.01, 0.9, 1.1, "undecided"),
+        row("mhc", 1.01, 0.99, 1.03, "equivalent"),
+    ]
+    environment = environment_of(PROJECT / "report/templates", {})
+    worth = WorthPresenter("released", "text", "What is it worth?", rows, {})
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
-        "worth": WorthPresenter("released", "text", "What is it worth?", rows, {}),
-        "scale": ScalePresenter(SIZES, [], []), "kept": "KEPT",
-        "within": "within 5 %", "confidence": 95, "absent": "–",
+        "worth": worth, "scale": ScalePresenter([], [], []), "within": "within 5 %",
+        "kept": "KEPT", "confidence": 95, "absent": "–",
         "measured": [], "stability": [], "verdicts": nothing, "attribution": nothing,
     }  # fmt: skip
-    return getattr(environment.get_template("readme.j2").module, f"{name}_block")()
-
-
-def test_the_table_of_worth_in_percent() -> None:
-    text = block("worth", ROWS)
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    # 1 − 1/1.25, 1 − 1/1.2, 1 − 1/1.3; 1 − 1/0.8, 1 − 1/0.5
-    assert table[2:] == [
-        "| mHC | 20 % (17 to 23 %) | 50 % more: costs more | 10 % more | 5 |",
-        "| HC, seeds chosen after looking | −25 % (−100 to 0 %) | – | – | 5 |",
+    text = environment.get_template("readme.j2").module.worth_block()
+    # Columns without values are left out.
+    assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
+        "| hc, seeds chosen after looking | −25 % (−100 to 0 %) | 5 |"
     ]
-    # A column without values is left out.
-    table = [line for line in block("worth", ROWS[1:2]).splitlines() if line.startswith("|")]
-    assert [line.count("|") for line in table] == [4] * 3
-
-
-def test_connections_with_a_verdict_are_in_the_block_of_worth() -> None:
-    text = block("worth", ROWS)
-    assert text.startswith("## What is it worth?\n")
     assert "Undecided is one other, 1 % (−11 to 9 %) of the steps ([all rows]" in text
-    more = [*ROWS, row("mhc", 1.0, 0.9, 1.1, "undecided", seeds=7)]
-    assert "Undecided are 2 others, from 0 % (−11 to 9 %) to 1 % (−11 to 9 %) of" in block(
-        "worth", more
-    )
-    assert "(KEPT/studies/released.md)" in text
-    equal = [*ROWS, row("altup", 1.01, 0.99, 1.03, "equivalent")]
-    assert "Equivalent within 5 %: AltUp.\n" in block("worth", equal)
-    assert "best rate" not in block("worth", ROWS[:2])
-    best = [row("mhc", 1.2, 1.1, 1.3, "better", rate="best rates")]
-    assert "*Each at its best rate*" in block("worth", best)
-    said = " ".join(text.split())
-    assert said.endswith("32 and 64 channels; 1000 and 4000 steps.")
-    assert "12 layers;" not in said  # all sizes have them
+    assert "Equivalent within 5 %: mhc.\n" in text
+    assert "best rate" not in text

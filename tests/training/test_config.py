@@ -19,6 +19,7 @@ from fathom_study.config import (
     load_config,
     parse_spec,
 )
+from tests.support import commands
 from tests.support.specs import make_spec
 
 CONFIG = {
@@ -54,10 +55,7 @@ def config_with(path="", value=None):
 
 def refusal(data):
     """The message that refuses a config, which must be a single line."""
-    with pytest.raises(ConfigError) as caught:
-        check_config(data, "my.yaml")
-    message = str(caught.value)
-    assert "\n" not in message
+    message = commands.refusal(check_config, data, "my.yaml", error=ConfigError)
     assert message.startswith("my.yaml: ")
     return message.removeprefix("my.yaml: ")
 
@@ -363,10 +361,8 @@ def test_unreadable_file_is_named_with_the_line(tmp_path, content, expected):
     file = tmp_path / f"my.{'json' if 'JSON' in expected else 'yaml'}"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        load_config([file])
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"{file}:{expected}")
+    said = commands.refusal(load_config, [file], error=ConfigError)
+    assert said.startswith(f"{file}:{expected}")
 
 
 def test_numbers_and_words_are_those_of_yaml_1_2(tmp_path):
@@ -390,12 +386,11 @@ def test_later_files_and_then_overrides_win(tmp_path):
     assert study.steps == 2
     assert (study.model.width, study.model.vocab) == (64, 64)
     assert (study.optimizer.lr, study.optimizer.eps) == (0.002, 0.5)
-    with pytest.raises(ConfigError) as caught:
-        load_config([base, bad])
-    assert str(caught.value).startswith(f"{base} + {bad}: studies.deep.steps: ")
-    with pytest.raises(ConfigError) as caught:
-        load_config([base], {"studies": {"deep": {"steps": -1}}})
-    assert str(caught.value).startswith(f"{base} + options: studies.deep.steps: ")
+    said = commands.refusal(load_config, [base, bad], error=ConfigError)
+    assert said.startswith(f"{base} + {bad}: studies.deep.steps: ")
+    negative = {"studies": {"deep": {"steps": -1}}}
+    said = commands.refusal(load_config, [base], negative, error=ConfigError)
+    assert said.startswith(f"{base} + options: studies.deep.steps: ")
 
 
 def test_overlay_of_one_study_does_not_change_its_yaml_alias(pytestconfig, tmp_path):

@@ -12,7 +12,6 @@ from fathom_study.config import installed_backends
 from fathom_study.runs.folder import WEIGHTS, read_rows, read_spec
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import validate_run
-from tests.support.commands import exit_status
 from tests.support.specs import make_spec
 
 
@@ -58,35 +57,33 @@ def test_spec_of_a_converted_run_names_its_weights_and_others_have_no_such_key(r
     assert "initial" not in json.loads((run / "spec.json").read_text())
 
 
-def refused(capsys, *arguments):
-    assert exit_status(["convert", *map(str, arguments), "--steps", "1", "--out", "new"]) == 1
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    return message
+def refused(fathom, *arguments):
+    status, _, (line,) = fathom("convert", *arguments, "--steps", "1", "--out", "new")
+    assert status == 1
+    return line
 
 
-def test_what_cannot_be_converted_is_refused(run, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_converted_is_refused(run, tmp_path, fathom, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "spec.json: missing" in refused(capsys, tmp_path, "--connection", "mhc_cycle")
-    assert "use another connection" in refused(capsys, run, "--connection", "attn_res")
-    assert "did you mean" in refused(capsys, run, "--connection", "mhc_cycl")
+    assert "spec.json: missing" in refused(fathom, tmp_path, "--connection", "mhc_cycle")
+    assert "use another connection" in refused(fathom, run, "--connection", "attn_res")
+    assert "did you mean" in refused(fathom, run, "--connection", "mhc_cycl")
     Path("own.py").write_text("def own(x0, functions): ...")
     own = "{module: 'own.py:own'}"
-    assert "an own module sets its initial values" in refused(capsys, run, "--connection", own)
+    assert "an own module sets its initial values" in refused(fathom, run, "--connection", own)
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "spec.json").write_bytes((run / "spec.json").read_bytes())
-    assert "weights: true" in refused(capsys, bare, "--connection", "mhc_cycle")
+    assert "weights: true" in refused(fathom, bare, "--connection", "mhc_cycle")
     converted(run, tmp_path / "new", "mhc_cycle", steps=1)
-    capsys.readouterr()
-    assert "convert a plain run" in refused(capsys, tmp_path / "new", "--connection", "mhc_cycle")
-    assert "run of another spec" in refused(capsys, run, "--connection", "hc_paper")
+    assert "convert a plain run" in refused(fathom, tmp_path / "new", "--connection", "mhc_cycle")
+    assert "run of another spec" in refused(fathom, run, "--connection", "hc_paper")
     (tmp_path / "new").rename(tmp_path / "old")
     Path("new").symlink_to(run)
-    assert "is the run itself" in refused(capsys, run, "--connection", "hc_paper", "--replace")
+    assert "is the run itself" in refused(fathom, run, "--connection", "hc_paper", "--replace")
 
 
-def test_changed_weights_are_refused(run, tmp_path, capsys, monkeypatch):
+def test_changed_weights_are_refused(run, tmp_path, fathom, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -97,5 +94,5 @@ def test_changed_weights_are_refused(run, tmp_path, capsys, monkeypatch):
     content = bytearray((copy / WEIGHTS).read_bytes())
     content[-1] ^= 1
     (copy / WEIGHTS).write_bytes(content)
-    assert exit_status(["job", spec, "--out", "again"]) == 1
-    assert "differs from that of this training" in capsys.readouterr().err
+    status, _, errors = fathom("job", spec, "--out", "again")
+    assert status == 1 and "differs from that of this training" in "\n".join(errors)

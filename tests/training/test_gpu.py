@@ -53,9 +53,7 @@ def trained(trainer, spec):
     ],
 )
 @pytest.mark.parametrize(("name", "device", "switch"), GPUS)
-def test_a_step_as_one_graph_equals_its_operations_one_by_one(
-    name, device, switch, variant, wrap, recipe, monkeypatch
-):
+def test_a_step_as_one_graph(name, device, switch, variant, wrap, recipe, monkeypatch):
     spec = make_spec(variant=variant, wrap=wrap, recipe=recipe, backend=name)
     backend = connect(name, device)
     at_once = trained(trainer_on(backend, spec), spec)
@@ -105,9 +103,7 @@ def few_iterations(connection):
 
 
 @quick_cases("network, optimizer, schemes", ON_META, "images-muon-few")
-def test_a_step_of_every_scheme_mixes_no_devices_and_reads_nothing_back(
-    meta, network, optimizer, schemes
-):
+def test_a_step_mixes_no_devices_and_reads_nothing_back(meta, network, optimizer, schemes):
     for scheme in (name for name in schemes if name not in NOT_AROUND[network]):
         kind = {"task": "fashion"} if network == "images" else {"wrap": network}
         spec = make_spec(variant=scheme, depth=1 if network == "sublayer" else 2, **kind)

@@ -175,9 +175,7 @@ def attention_and_gradients(connect_cpu):
     return evaluate
 
 
-def test_mlx_attention_and_its_gradients_are_exact_up_to_float32(
-    attention_and_gradients, connect_cpu
-):
+def test_mlx_attention_is_exact_up_to_float32(attention_and_gradients, connect_cpu):
     """Against PyTorch in float64; gradients are for a cotangent of ones."""
     connect_cpu("torch")
     import torch

@@ -28,9 +28,7 @@ from tests.support.commands import refusal
 from tests.support.own_connections import LATE, LEAKING, LITE, PLAIN, SHIFTED, write
 from tests.support.specs import MODELS, make_spec
 
-pytestmark = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 CLASS = {"module": "plain.py:Class"}
 STUDY = {
@@ -204,24 +202,17 @@ def test_initial_parameters_follow_the_seed():
 
 
 @pytest.mark.parametrize("decay", ["matrices", "all"])
-def test_exempt_parameters_do_not_decay(decay):
-    from fathom_study.optimizers import optimizer_config
-
-    optimizer = {"lr": 0.01, "weight_decay": 0.1, "decay": decay}
-    spec = spec_of({"module": "lite.py:Lite"}, optimizer=optimizer)
-    groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
-    decay = {name: group.decay for group in groups for name in group.names}
-    own = {name for name in decay if name.startswith("connection.") and decay[name]}
-    assert own == {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
-
-
-def test_parameters_train_at_the_rates_that_a_module_names():
+def test_a_module_exempts_parameters_from_decay_and_names_their_rates(decay):
     from fathom_study.optimizers import optimizer_config
 
     write("rates.py", LITE.replace("    no_decay", "    rates = {'alpha': 0.01}\n    no_decay"))
-    spec = spec_of({"module": "rates.py:Lite"})
+    optimizer = {"lr": 0.01, "weight_decay": 0.1, "decay": decay}
+    spec = spec_of({"module": "rates.py:Lite"}, optimizer=optimizer)
     groups = optimizer_config(spec, Problem(spec).network.parameters()).groups
-    rates = {name: group.lr / spec.optimizer.lr for group in groups for name in group.names}
+    by_name = {name: group for group in groups for name in group.names}
+    own = {n for n, group in by_name.items() if n.startswith("connection.") and group.decay}
+    assert own == {"connection.phi_pre", "connection.phi_post", "connection.phi_res"}
+    rates = {name: group.lr / spec.optimizer.lr for name, group in by_name.items()}
     assert rates.pop("connection.alpha") == pytest.approx(0.01)
     assert set(rates.values()) == {1}
 

@@ -111,9 +111,7 @@ ON_BACKENDS = {
     ON_BACKENDS,
     *(name for name, (network, scheme, _) in ON_BACKENDS.items() if scheme not in SLOW[network]),
 )
-def test_the_first_step_on_each_backend_equals_the_oracle(
-    check_first_step, network, scheme, streams
-):
+def test_the_first_step_equals_the_oracle(check_first_step, network, scheme, streams):
     spec = small(network, scheme, streams=streams)
     # Only `plain` checks the network's own parameters one by one: no scheme has code for them.
     names = () if scheme == "plain" else parameters_of(spec)

@@ -9,9 +9,7 @@ from fathom_study.tasks import Problem
 from tests.support.own_connections import LITE, PLAIN, write
 from tests.support.specs import make_spec
 
-pytestmark = pytest.mark.skipif(
-    "torch" not in installed_backends(), reason="torch is not installed"
-)
+pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
 
 def checks_of(tmp_path, monkeypatch, text, name, **settings):

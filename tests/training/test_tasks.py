@@ -121,9 +121,7 @@ UNNAMED = {"layer_scaled": {"kind": "scaled", "scale": "layer"}}
 
 
 @pytest.mark.parametrize(("task", "scheme", "changes", "on_backends"), NETWORKS)
-def test_a_network_equals_the_textbook_and_backends_the_oracle(
-    check_first_step, task, scheme, changes, on_backends
-):
+def test_networks_equal_the_textbook(check_first_step, task, scheme, changes, on_backends):
     settings = UNNAMED.get(scheme, {"connection": scheme})
     changes = {"batch_size": 2, "beta1": 0.0, **changes}
     spec = make_spec(task=task, variant=scheme, connection=settings, **changes)

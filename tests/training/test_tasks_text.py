@@ -281,15 +281,25 @@ CHANGED = (
     ],
     ids=["changed", "gone"],
 )
-def test_corpus_that_changed_since_planning_is_refused(
-    spec_on, corpus, connect_cpu, tmp_path, change, message
-):
+def test_changed_corpus_is_refused(spec_on, corpus, connect_cpu, tmp_path, change, message):
     connect_cpu("torch")
     spec = spec_on()
     change(corpus)
     said = refusal(run_cell, spec, tmp_path / "run", Compute(device="cpu"), error=DataError)
     assert said.startswith(message.format(corpus))
     assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_corpus_that_can_be_fetched_names_the_command(tmp_path):
+    folder = tmp_path / "python-sources"
+    sizes = {"length": 8, "width": 8, "heads": 1, "hidden": 8}
+    model = text.Model(corpus=str(folder), vocab=5, corpus_sha256="0", **sizes)
+    said = refusal(module.corpus_of, model, error=DataError)
+    assert said == f"{folder}: is missing; run: fathom fetch python_sources"
+    put_texts(folder, a="something else")
+    assert refusal(module.corpus_of, model, error=DataError).endswith(
+        "do not match the config's corpus_sha256; run: fathom fetch python_sources"
+    )
 
 
 def test_corpus_command_prints_the_settings_for_a_study(corpus, fathom):

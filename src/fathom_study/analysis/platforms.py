@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
@@ -51,11 +50,6 @@ class Platform:
     def is_imported(self) -> bool:
         """Whether its runs came in a bundle."""
         return bool(self.machine)
-
-    def runs(self, results: str | Path) -> Path:
-        """The folder of its runs."""
-        folder = Path(results)
-        return folder / "imported" / self.machine if self.machine else folder / "runs"
 
 
 def labels_of(

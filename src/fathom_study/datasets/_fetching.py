@@ -68,7 +68,8 @@ def fetch(
     listed = folder / SUMS
     if not listed.is_file() or listed.read_bytes() != sums(files).encode():
         write_text(listed, sums(files))  # only if it differs: Snakemake looks at its time
-    log(f"{title}: {len(files)} files in {folder}, {', '.join(used) or 'already there'}")
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    log(f"{title}: {count} in {folder}, {', '.join(used) or 'already there'}")
 
 
 def _take(source: Source, folder: Path, files: Mapping[str, str]) -> str:

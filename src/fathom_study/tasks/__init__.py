@@ -195,7 +195,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Presentation:
-    """Presentation of a task. Not part of a result, so an edit makes no run stale."""
+    """How reports present a task. Training reads none of it."""
 
     unit: str
     """Unit over which the loss is averaged, in the singular: token, image."""
@@ -224,8 +224,8 @@ class Presentation:
 class Task(ABC):
     """Interface of a task that training uses.
 
-    Its file also has a `SCORE`, by which results are judged, and a `PRESENTATION`. Neither is part
-    of a result, so an edit of these makes no run stale.
+    Its file also has a `SCORE`, by which results are judged, and a `PRESENTATION`. Training reads
+    neither, but an edit of these also changes the file's hash, and its imported runs are replayed.
     """
 
     Model: ClassVar[type[Settings]]

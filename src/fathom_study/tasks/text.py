@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from fathom.settings import Folder, Nullable, Positive, Registry
 from fathom_study.batch import Batch
-from fathom_study.datasets import DataError, shakespeare
+from fathom_study.datasets import DATASETS, DataError, shakespeare
 from fathom_study.metrics.runs import RunMetric, in_bits, last, smallest
 from fathom_study.metrics.scores import Oracle, Score, Spread
 from fathom_study.metrics.steps import POSITIVE, StepMetric
@@ -93,11 +93,15 @@ def corpus_of(model: Model) -> shakespeare.Corpus:
 
 @lru_cache(maxsize=2)
 def _planned(folder: str, digest: str) -> shakespeare.Corpus:
+    name = Path(folder).name.replace("-", "_")
+    fetch = f"run: fathom fetch {name}" if name in DATASETS else ""
+    if fetch and not Path(folder).is_dir():
+        raise DataError(f"{folder}: is missing; {fetch}")
     corpus = shakespeare.own(Path(folder))
     if corpus.digest != digest:
+        fix = f"restore them, or use the lines printed by: fathom corpus {folder}"
         raise DataError(
-            f"{folder}: its .txt files do not match the config's corpus_sha256; restore them, or "
-            f"use the lines printed by: fathom corpus {folder}"
+            f"{folder}: its .txt files do not match the config's corpus_sha256; {fetch or fix}"
         )
     return corpus
 

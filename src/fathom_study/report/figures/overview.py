@@ -115,7 +115,7 @@ def _by_size(rows: pd.DataFrame, value: str, *, extra: bool = False) -> tuple[Fi
     count = len(groups) + extra
     page, axes = style.panels(count, 5.5, beside=count, sharey=True)
     for ax, (steps, here) in zip(axes, groups, strict=False):
-        ax.set(title=f"{steps} steps", xlabel="channels × layers")
+        ax.set(title=f"{steps} steps", xlabel="channels\n× layers")
         ax.axhline(1 if value == "multiplier" else 0, **style.ONE)
         _sizes(ax, here, value, designs)
     return page, axes

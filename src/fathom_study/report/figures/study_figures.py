@@ -171,7 +171,7 @@ def effects(effects: pd.DataFrame, score: Score, title: str) -> Figure:
     unit = own["unit"].iloc[0]
     unit = {"points": "percentage points"}.get(unit, unit)
     better = "left" if score.better == "lower" else "right"
-    label = textwrap.fill(f"difference of the {score.label}, {unit}", 36)
-    ax.set_xlabel(f"{label}\n({better}: the first is better)")
+    label = textwrap.fill(f"difference of the {score.label}, {unit}", 26)
+    ax.set_xlabel(f"{label}\n({better}: the first\nis better)")
     ax.set_title(style.count_layers(own["depth"].iloc[0]))
     return style.finish(page, title)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-WIDTH = 9.0
+WIDTH = 7.2
 """Width of every figure in inches, at which text is readable at half of a page."""
 
 PER_ROW = 3
@@ -122,7 +122,7 @@ LINE, SPACE = 0.2, 0.09
 AROUND = 1.2
 """Height of a panel's title, numbers and label, in inches."""
 
-NAME_LETTERS = 44
+NAME_LETTERS = 32
 """Letters of a line of a row's name."""
 
 Rows = Sequence[tuple[str, dict[str, Any] | None]]

@@ -168,7 +168,7 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     if own["cost"].notna().any():
         width = own["width"].dropna().iloc[0]
         style.legend_entry(ax, f"time of a step, {width:g} channels", marker="|", ms=14, mew=3)
-        ax.set_xlabel(f"× {against}{same_rate}\n(it pays if its dot is right of its bar)")
+        ax.set_xlabel(f"× {against}{same_rate}\n(it pays if its dot\nis right of its bar)")
     else:
         title += "\nno time of a step was measured here"
     return style.finish(page, title)
