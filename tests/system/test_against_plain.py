@@ -108,6 +108,7 @@ def test_the_document_has_the_numbers_of_the_tables():
     table = pd.read_csv(PROJECT / "benchmarks/ingredients.csv")
     lines = [*ingredients.lines(table), *against_plain.lines(table)]
     assert len(lines) == 10 + len(ingredients.PAIRS) + 23
+    lines += orders.lines(pd.read_csv(orders.WORTH), "corpus-python", "scale-6-layers")
     assert [line for line in lines if line not in document] == []
 
 
