@@ -189,6 +189,7 @@ PLAN := $(BIN)/python tests/workflow/dry_run.py
 dry-runs: $(STAMP) ## plan the other presets, one on a cluster; each has to train all of its cells
 	$(PLAN)
 	$(PLAN) --configfile workflow/presets/paper.yaml
+	$(BIN)/fathom fetch python_sources # a plan refuses a study whose own text is not there
 	$(PLAN) --configfile $(REFERENCE) workflow/presets/scale.yaml
 	$(PLAN) --configfile workflow/presets/paper.yaml --workflow-profile slurm
 

@@ -266,6 +266,9 @@ def test_missing_requirements_print_one_line_with_the_fix(home, fathom):
     (line,) = refusal(fathom, "plain.py:Class", "--train-plain", config="text.yaml")
     assert "fathom fetch" in line
 
+    _, _, (line,) = fathom("judge", "plain.py:Class", "--track", "code", "--train-plain")
+    assert "data/python-sources is no folder" in line and "`fathom fetch python_sources`" in line
+
     write("other.yaml", json.dumps({"studies": {"other": STUDY}}))
     (line,) = refusal(fathom, "plain.py:Class", config="other.yaml")
     assert "has neither released nor state" in line

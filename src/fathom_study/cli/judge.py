@@ -128,7 +128,10 @@ def judge(
         raise ConfigError(f"--submit compares with the kept result, but {plan.lacking}")
     compute = changed(plan.config.compute, device=device)
     if not check:
-        plan.config.check_trains()
+        try:
+            plan.config.check_trains()
+        except ConfigError as error:  # a track says how to get its data
+            raise ConfigError(f"{error}; {chosen.about}" if chosen else str(error)) from None
     checks = _checks(plan, compute)
     if check:
         flagged = dict.fromkeys(c.name for each in checks.values() for c in each if c.flagged)
