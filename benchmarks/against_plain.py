@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -35,12 +35,18 @@ def read_losses(study: str, results: Path, kept: Path) -> pd.DataFrame:
 
     Raises ConfigError without any loss of its plain network.
     """
-    table = pd.DataFrame(losses(study, results), columns=["network", "seed", "validation_loss"])
-    if kept.is_file():
-        table = pd.concat([table, pd.read_csv(kept)]).drop_duplicates(["network", "seed"])
+    table = merge(losses(study, results), pd.read_csv(kept) if kept.is_file() else None)
     if PLAIN not in set(table["network"]):
         raise ConfigError(f"{results}: no run of {PLAIN} in study {study}; train the study first")
-    return table.sort_values(["network", "seed"])
+    return table
+
+
+def merge(new: Iterable[Mapping[str, object]], kept: pd.DataFrame | None) -> pd.DataFrame:
+    """New losses, and kept ones of other networks and seeds; sorted."""
+    table = pd.DataFrame(new, columns=["network", "seed", "validation_loss"])
+    if kept is not None:
+        table = pd.concat([table, kept[table.columns]]) if len(table) else kept[table.columns]
+    return table.drop_duplicates(["network", "seed"]).sort_values(["network", "seed"])
 
 
 def losses(study: str, results: Path) -> Iterator[dict[str, object]]:
@@ -64,24 +70,42 @@ def by_network(table: pd.DataFrame) -> pd.DataFrame:
 def against_plain(table: pd.DataFrame) -> pd.DataFrame:
     """Each network against the plain one: change of the loss in %, and step multiplier."""
     scores = by_network(table)
-    rungs = {1.0: PLAIN} | {
-        int(rung[1]) / 100: name for name in scores if (rung := RUNG.fullmatch(name))
-    }
-    ladder = pd.DataFrame({factor: scores[rungs[factor]] for factor in sorted(rungs)})
+    ladder = plain_ladder(scores)
     logs = scores.map(math.log10)
     means = {
         name: moderate(t_interval(logs[name] - logs[PLAIN]), SCORE.spread)
         for name in scores
-        if name not in rungs.values()
+        if name != PLAIN and not RUNG.fullmatch(name)
     }
-    rows = verdicts(means, "network", LOOKS).set_index("network")
-    for name, row in rows.iterrows():
-        # A higher loss is a smaller multiplier.
-        ends = [math.log10(1 + row[end] / 100) for end in ("high", "low")]
-        read = read_differences(ladder, scores[PLAIN], ends, 1, ratio=True)
-        middle = log_multipliers(ladder, scores[name], 1).mean()
-        rows.loc[name, ["multiplier", "least", "most"]] = [math.exp(x) for x in (middle, *read)]
-    return rows.reset_index()
+    rows = verdicts(means, "network", LOOKS)
+    read = [
+        multiplier(ladder, scores[row["network"]], row["low"], row["high"])
+        for row in rows.to_dict("records")
+    ]
+    rows[["multiplier", "least", "most"]] = read
+    return rows
+
+
+def plain_ladder(scores: pd.DataFrame) -> pd.DataFrame:
+    """Losses of the plain network by seed, a column for each factor of its steps."""
+    rungs = {1.0: PLAIN} | {
+        int(rung[1]) / 100: name for name in scores if (rung := RUNG.fullmatch(name))
+    }
+    return pd.DataFrame({factor: scores[rungs[factor]] for factor in sorted(rungs)})
+
+
+def multiplier(
+    ladder: pd.DataFrame, scores: pd.Series, low: float, high: float
+) -> tuple[float, float, float]:
+    """The step multiplier of losses by seed, and its interval.
+
+    `low` and `high` are the ends of the change of the loss in %.
+    """
+    # A higher loss is a smaller multiplier.
+    ends = [math.log10(1 + end / 100) for end in (high, low)]
+    least, most = read_differences(ladder, ladder[1.0], ends, 1, ratio=True)
+    middle = log_multipliers(ladder, scores, 1).mean()
+    return math.exp(middle), math.exp(least), math.exp(most)
 
 
 def verdicts(means: Mapping[str, Mean], column: str, looks: int) -> pd.DataFrame:

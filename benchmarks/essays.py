@@ -1,8 +1,9 @@
-"""Pictures and numbers of docs/explained, and the table of docs/trust.md.
+"""Pictures and numbers of docs/explained, and the tables of docs/trust.md.
 
     python benchmarks/essays.py pictures --out docs/images/explained
     python benchmarks/essays.py start        # numbers of networks before training
     python benchmarks/essays.py processors   # kept runs, and the same trained on another processor
+    python benchmarks/essays.py origins      # processor, rounding version and commits of each study
 
 The pages keep the numbers of the day they name. All other numbers in them are in the tables that
 they link to.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -32,6 +34,7 @@ from fathom_study.config import Cell, Config, load_config
 from fathom_study.report.figures import palette, save, style
 from fathom_study.report.pages.documents import CONFIG, REFERENCE
 from fathom_study.report.tables.formatting import markdown_table
+from fathom_study.runs.folder import MANIFEST, Manifest, read_manifest
 
 app = typer.Typer()
 
@@ -235,6 +238,36 @@ def bare(ax):
 
 
 # --- another processor ---------------------------------------------------------------------------
+
+
+@app.command()
+def origins() -> None:
+    """Print where the runs of each study were trained: processor, rounding version, commits.
+
+    A commit with a + had changes that were not committed.
+    """
+    studies: dict[str, list[Manifest]] = defaultdict(list)
+    for file in sorted(REFERENCE.glob(f"imported/**/{MANIFEST}")):
+        manifest = read_manifest(file.parent)
+        studies[Cell.parse(manifest.cell).study].append(manifest)
+    rows = []
+    for study in (name for name in load_config(CONFIG).studies if name in studies):
+        own = studies[study]
+        places = Counter(
+            one.device.name if one.device.kind != "cpu" else ", ".join(one.cpu.split(", ")[:3])
+            for one in own
+        )
+        commits = {
+            f"{one.git['commit'][:8]}{'+' * bool(one.git['dirty'])}" for one in own if one.git
+        }
+        rows.append([
+            f"`{study}`",
+            "; ".join(f"{place}: {runs}" for place, runs in places.most_common()),
+            ", ".join(map(str, sorted({one.rounding for one in own}))),
+            ", ".join(f"`{commit}`" for commit in sorted(commits)),
+        ])  # fmt: skip
+    head = ["study", "runs on each processor", "rounding", "commits"]
+    print(markdown_table(head, rows))
 
 
 @app.command()

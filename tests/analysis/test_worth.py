@@ -4,6 +4,7 @@ import math
 
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fathom_study.analysis.ladder import ladder_at, log_multiplier, log_multipliers
 from fathom_study.analysis.worth import compare_costs, fused_cost
@@ -258,6 +259,51 @@ def corrected(p, pair, family):
     ordered = sorted(p[one] for one in family)
     n = len(ordered)
     return max(min(1, (n - k) * ordered[k]) for k in range(ordered.index(p[pair]) + 1))
+
+
+def test_a_known_spread_is_of_the_tasks_own_text():
+    """On a user's text Student's t judges the same scores."""
+    own = {"corpus": "texts", "corpus_sha256": "0" * 64, "vocab": 84}
+    scores = [2.8, 2.81, 2.79, 2.8]
+    runs = [seeds("score", [3.0] * 4, variant="baseline"), seeds("score", scores, variant="mhc")]
+    p = []
+    for corpus in ({}, own):
+        model = {"length": 8, "width": 16, "heads": 2, "hidden": 32, **corpus}
+        settings = {"variants": ["baseline", "mhc"], "task": "text", "model": model}
+        config = config_with(
+            a={
+                "contrasts": [{"question": "Is it better?", "pairs": [["mhc", "baseline"]]}],
+                "seeds": [0, 1, 2, 3],
+                **settings,
+            }
+        )
+        table = table_of_effects(config, frame(*runs))
+        (row,) = table[table["metric"] == "score"].to_dict("records")
+        p.append(row["p"])
+    logs = pd.Series([math.log10(x / 3) for x in scores])
+    assert p[1] == pytest.approx(stats.ttest_1samp(logs, 0).pvalue)
+    error = math.sqrt((2.5 * math.log10(1.0054) ** 2 + 3 * logs.var()) / (2.5 + 3) / 4)
+    assert p[0] == pytest.approx(2 * stats.t.sf(-logs.mean() / error, 2.5 + 3))
+
+
+def test_runs_that_two_families_compare_have_the_stricter_verdict():
+    """Each is best at the common rate, where `hc` makes the family larger."""
+    variants = ["baseline", "mhc", "hc"]
+    variants += [
+        {f"{kind}_{name}": {"connection": kind, "optimizer": {"lr": lr}}}
+        for kind in ("mhc", "baseline")
+        for name, lr in (("low", 0.001), ("high", 0.004))
+    ]
+    config = config_of(variants=variants, optimizer={"lr": 0.002})
+    losses = {"mhc": [2.8, 2.85, 2.9, 2.8], "hc": [2.9, 3.1, 3.0, 3.05]}
+    losses |= dict.fromkeys(("mhc_low", "mhc_high", "baseline_low", "baseline_high"), [3.5] * 4)
+    runs = [seeds("loss_final", of_name, variant=name) for name, of_name in losses.items()]
+    table = table_of_worth(config, frame(plain_ladder(), *runs))
+    rows = table[table["variant"] == "mhc"].set_index("rate")
+    one, best = (rows.loc[rate] for rate in ("one rate", "best rates"))
+    assert one["p"] == best["p"] and one["tests"] > 1
+    assert best[["p_holm", "tests", "verdict"]].equals(one[["p_holm", "tests", "verdict"]])
+    assert one["p_holm"] > one["p"]
 
 
 def test_each_look_at_the_seeds_spends_its_part():

@@ -102,8 +102,10 @@ def test_only_a_config_with_a_board_has_the_page_and_it_is_the_second_screen(tmp
 
 def test_the_figure_of_a_judgement_fits_a_phone_and_keeps_long_names_short():
     own = Place("Own <b>", 1.2, 1.1, 1.3, is_own=True)
-    svg = forest([own, Place("long " * 20, 0.9, math.nan, math.nan, is_own=False)])
+    svg = forest([own, Place(f"long {'name ' * 20}end", 0.9, math.nan, math.nan, is_own=False)])
     assert 'viewBox="0 0 360 ' in svg and 'width="100%"' in svg
-    assert "Own &lt;b&gt;" in svg and "long long long long lon…" in svg
+    assert "Own &lt;b&gt;" in svg and ">long name na…me name end<" in svg
     assert svg.count("<circle") == 2 and svg.count('r="5"') == 1
+    outside = forest([own._replace(multiplier=0.85, towards=-1)])
+    assert "<circle" not in outside and outside.count("Z") == 1
     assert forest([own._replace(multiplier=math.nan)]) == ""

@@ -67,6 +67,7 @@ def test_reports_are_sections_that_link_to_each_other(results):
             "# Results\n\n[a](studies/b.md) [b](COMPARISON.md#here) [c](#part) [d](x.csv#L2)"
             " [e](tables/summary.csv#L2) [f](https://example.org/x#y) [g](../docs/x.md)"
             "\n\n## Part\n\n![A loss](figures/a/loss.png)\n\n![gone](figures/a/gone.png)\n"
+            "\n<details>\n<summary>Two < more</summary>\n\nfolded\n\n</details>\n\n<b>shown</b>\n"
         ),
         "studies/a.md": "# How deep?\n\n[up](../RESULTS.md) [row](../tables/cells.csv#L7)\n",
         "studies/b.md": "# b\n",
@@ -79,6 +80,8 @@ def test_reports_are_sections_that_link_to_each_other(results):
     page = Page(text)
     sections = [attrs["id"] for tag, attrs in page.elements if tag == "section"]
     assert sections[:6] == ["results", "explorer", "studies-b", "studies-a", "comparison", "zulu"]
+    assert "<summary>Two &lt; more</summary>\n<p>folded</p>\n</details>" in text
+    assert "&lt;b&gt;shown" in text
     *definitions, last = sections[6:]
     assert {"definitions-readme", "definitions-worth"} <= set(definitions)
     assert last == "docs-schemes"
@@ -114,6 +117,14 @@ HTML = (
     '<a id="x" onclick="alert(1)"></a>', "| a |\n|---|\n| <script>alert(1)</script> |",
     "<!-- -->\n<div onclick='alert(1)'>", "[x](data:text/html,alert)",
 )  # fmt: skip
+
+
+def test_the_board_is_the_second_screen_and_the_explorer_follows(results):
+    reports = {"RESULTS.md": "# Results\n", "BOARD.md": "# Board\n"}
+    config = write_results(results, [trained(THREE)], reports, studies=("a",))
+    page = Page(make_page(config.model_copy(update={"board": "board"})))
+    sections = [attrs["id"] for tag, attrs in page.elements if tag == "section"]
+    assert sections[:3] == ["results", "board", "explorer"]
 
 
 def test_other_html_is_shown_as_text(results):

@@ -39,7 +39,7 @@ def write_derived(config: Config, folder: Path) -> None:
     saved("effects.csv", effects_table(config, cells, verdicts))
     depths = saved("effective_depth.csv", effective_depth_table(config, cells))
     worth = saved("worth.csv", worth_table(config, cells, depths, verdicts))
-    sizes = saved("sizes.csv", sizes_table(config, cells, worth))
+    sizes = saved("sizes.csv", sizes_table(config, cells, worth, verdicts))
     saved("pooled.csv", pooled_table(sizes))
     tried = [name for name, study in config.studies.items() if study.rate_families]
     saved("stability.csv", stability_table(config, cells, read_steps(folder, tried, LOSSES)))

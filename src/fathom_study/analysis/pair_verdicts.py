@@ -160,6 +160,11 @@ class _Compared(NamedTuple):
         """The same for pairs whose runs are equal bit for bit; text, since NaN is not NaN."""
         return (str(self.key.depth), *map(str, self.change.on_scale), str(self.change.theirs.sum()))
 
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The cells that are compared."""
+        return (*self.pair.ours["key"], "against", *self.pair.theirs["key"], self.key.platform)
+
 
 Verdicts = Mapping[Key, Verdict]
 
@@ -169,7 +174,8 @@ def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Ver
 
     Tests are corrected within their family, over all studies and platforms. The comparisons with a
     plain network on one task at one size are a family for each rule for learning rates; the other
-    pairs of a question at one depth are one.
+    pairs of a question at one depth are one. Runs that two families compare have the verdict of the
+    larger p_holm.
     """
     families: dict[str, dict[Key, _Compared]] = defaultdict(dict)
     seen: set[Key] = set()
@@ -177,7 +183,7 @@ def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Ver
         if one.key not in seen:
             seen.add(one.key)
             families[_family(config, one.key, one.pair)][one.key] = one
-    verdicts = {}
+    strictest: dict[tuple[str, ...], Verdict] = {}
     for family in families.values():
         for platform in dict.fromkeys(key.platform for key in family):
             tests = _tests_on(platform, family.values())
@@ -185,8 +191,11 @@ def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Ver
             corrected = correct(p_values, {one.test: one.looks for one in tests})
             for key, one in family.items():
                 if key.platform == platform:
-                    verdicts[key] = _judge(one, corrected.get(one.test))
-    return verdicts
+                    verdict = _judge(one, corrected.get(one.test))
+                    before = strictest.get(one.runs, verdict)
+                    strictest[one.runs] = max(before, verdict, key=lambda one: one.p_holm)
+    # A pair whose best rate is the one rate has the same runs in two families.
+    return {key: strictest[one.runs] for family in families.values() for key, one in family.items()}
 
 
 def compare(pair: Pair, score: Score, metric: str = SCORE) -> Change:
@@ -204,10 +213,12 @@ def _compared(config: Config, cells: pd.DataFrame, metric: str) -> Iterator[_Com
     for study, settings in config.studies.items():
         score, looks = scores[study], len(settings.looks) or 1
         is_score = metric == SCORE
+        # It was measured on the task's own data, and a user's text may differ.
+        spread = score.spread if is_score and settings.dataset else None
         for source in (contrasted, beside_plain) if is_score else (contrasted,):
             for labels, pair, _ in pairs_of(config, study, cells, source):
                 found = compare(pair, score, metric)
-                mean = moderate(found.on_scale, score.spread if is_score else None)
+                mean = moderate(found.on_scale, spread)
                 of_metric = score if is_score else None, *_metric_and_unit(score, metric)
                 yield _Compared(key_of(labels, pair), pair, *of_metric, found, mean, looks)
 

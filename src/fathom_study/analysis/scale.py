@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fathom_study.analysis.pair_verdicts import PERCENT, Verdict, Verdicts, key_of, unit_of
 from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import BETTER, WORSE
@@ -46,13 +47,15 @@ SIZE_COLUMNS = [
 ]  # fmt: skip
 
 
-def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.DataFrame:
+def sizes_table(
+    config: Config, cells: pd.DataFrame, worth: pd.DataFrame, verdicts: Verdicts
+) -> pd.DataFrame:
     """A row per design and size.
 
     A size is a depth of a study with `plain_at_size`. A design is a connection with a step
     multiplier at two sizes or more, named by the shortest of its labels. For a size on several
     platforms of a backend, the platform with most seeds has the row. `gain`: nats below the plain
-    network, with the ends of the 95 % interval over seeds; NaN if the score has another unit.
+    network, with the ends of the verdict's interval; NaN if the score has another unit.
     `tried`: the learning rates of plain networks there. `best_tried`: the rate of the lowest tuning
     loss; NaN if runs have none.
     """
@@ -70,7 +73,7 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
                 | {"backend": Platform.parse(labels["platform"]).backend}
                 | _size(config, labels)
                 | _rates(config, name, valid[of_size])
-                | _gain(pair, scores[name])
+                | _gain(pair, scores[name], verdicts[key_of(labels, pair)])
                 | {column: row[column] for column in OF_WORTH}
             )
     _name_designs(sizes)
@@ -88,8 +91,8 @@ def sizes_table(config: Config, cells: pd.DataFrame, worth: pd.DataFrame) -> pd.
 
 
 POOLED_COLUMNS = [
-    "design", "backend", "trainings", "sizes", "better", "worse", "multiplier", "low", "high",
-    "cost_low", "cost_high",
+    "design", "backend", "trainings", "sizes", "networks", "lower", "better", "worse", "bounds",
+    "multiplier", "low", "high", "cost_low", "cost_high", "operations_low", "operations_high",
 ]  # fmt: skip
 
 
@@ -97,8 +100,9 @@ def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """A row per design and backend: its step multiplier pooled over sizes, with a 95 % interval.
 
     The mean of ln m over sizes with Student's interval, so that it holds for further sizes like
-    these. `trainings`: ALL sizes, or the LONGEST at each number of channels and layers. `better`
-    and `worse` count verdicts. A size outside of its ladder counts with the ladder's end.
+    these. `trainings`: ALL sizes, or the LONGEST of each network, its channels and layers. `lower`
+    counts sizes with a lower loss than plain, `better` and `worse` verdicts. A size outside of its
+    ladder counts with the ladder's end; `bounds` counts these.
     """
     rows = []
     for (backend, design), own in sizes.groupby(["backend", "design"], sort=False):
@@ -107,13 +111,22 @@ def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
         for trainings, of in ((ALL, own), (LONGEST, longest)):
             logs = t_interval(of["multiplier"].map(math.log))
             verdicts = of["verdict"].value_counts()
-            counts = {verdict: int(verdicts.get(verdict, 0)) for verdict in (BETTER, WORSE)}
+            counts = {
+                "networks": len(longest),
+                "lower": int((of["gain"] > 0).sum()),
+                **{verdict: int(verdicts.get(verdict, 0)) for verdict in (BETTER, WORSE)},
+                "bounds": int((of["answer"] != "at").sum()),
+            }
             ends = {"multiplier": logs.mean, "low": logs.low, "high": logs.high}
             rows.append(
                 {"design": design, "backend": backend, "trainings": trainings, "sizes": len(of)}
                 | counts
                 | {name: math.exp(log) for name, log in ends.items()}
-                | {"cost_low": of["cost"].min(), "cost_high": of["cost"].max()}
+                | {
+                    f"{cost}_{end}": getattr(of[cost], of_end)()
+                    for cost in ("cost", "operations")
+                    for end, of_end in (("low", "min"), ("high", "max"))
+                }
             )
     return pd.DataFrame(rows, columns=POOLED_COLUMNS)
 
@@ -176,13 +189,19 @@ def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
     return {"tried": " ".join(f"{rate:g}" for rate in sorted(by_rate)), "best_tried": best}
 
 
-def _gain(pair: Pair, score: Score) -> dict[str, float]:
-    """Mean nats below the plain network after equal steps, with the interval over common seeds."""
+def _gain(pair: Pair, score: Score, verdict: Verdict) -> dict[str, float]:
+    """Mean nats below the plain network after equal steps, with the verdict's interval."""
     nats = {"nats": 1.0, "bits": math.log(2)}.get(score.unit.partition(" ")[0], math.nan)
     ours, theirs = pair.scores
-    interval = t_interval((nats * (theirs - ours)).dropna())
-    ends = {"gain": interval.mean, "gain_low": interval.low, "gain_high": interval.high}
-    return {"seeds": interval.n, **ends}
+    gains = (nats * (theirs - ours)).dropna()
+    # Nats per unit of an effect.
+    size = nats * theirs[gains.index].mean() / 100 if unit_of(score) == PERCENT else nats
+    return {
+        "seeds": len(gains),
+        "gain": float(gains.mean()),
+        "gain_low": -size * verdict.corrected_high,
+        "gain_high": -size * verdict.corrected_low,
+    }
 
 
 def _name_designs(rows: Sequence[dict[str, Any]]) -> None:

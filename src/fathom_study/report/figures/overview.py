@@ -70,7 +70,7 @@ def nats_below_plain(sizes: pd.DataFrame, published_sizes: pd.DataFrame, title: 
     """By how many nats does a connection lower the loss, by size? Difference from plain.
 
     Ours, in nats per character: sizes are ordered by their parameters, and the connections of a
-    size are side by side; a bar is the 95 % interval over seeds. Last panel: published networks, in
+    size are side by side; a bar is the interval of the verdict. Last panel: published networks, in
     nats per token, most of one seed, on other data and far more tokens; a bar is the published ±.
     Compare only the trends over sizes between them.
     """

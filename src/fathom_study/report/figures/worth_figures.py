@@ -10,9 +10,10 @@ import pandas as pd
 from fathom.connections.schemes import SCHEMES
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.worth import FUSED_WIDTH, PAYS, ends_on_ladder
-from fathom_study.report.figures import figure, frames, panels, style
+from fathom_study.report.figures import MOST_ROWS, figure, frames, panels, style
 from fathom_study.report.figures.palette import PAYING, colour_of, marker_of
 from fathom_study.report.tables.effect_words import WITHIN
+from fathom_study.report.tables.worth_words import would
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,7 @@ def ladder(
     leads from a variant's score after equal steps to the plain network's steps for that score. The
     mark there is the step multiplier, a thick line its corrected interval. A triangle marks a
     multiplier beyond the ladder. Of more than eight variants, only those better or worse than the
-    plain network are drawn.
+    plain network are drawn, without those farther from its line than the line is high.
     """
     rows = at_one_rate(worth)
     rows = rows[rows["against"].isin(rows["against"].head(1))]
@@ -52,7 +53,9 @@ def ladder(
     values = panels.values_of(cells[cells["depth"] == depth], "score", score)
     scores = values.means.set_index("variant")["mean"]
     if len(rows) > panels.MOST_LINES:
-        rows = rows[rows["verdict"].isin([BETTER, WORSE])]
+        lowest, highest = points["mean"].min(), points["mean"].max()
+        away = abs(rows["variant"].map(scores) - (lowest + highest) / 2)
+        rows = rows[rows["verdict"].isin([BETTER, WORSE]) & (away < 1.5 * (highest - lowest))]
     page, (ax,) = style.panels(1, 5.5)
     looks = style.series(against, 0)
     style.interval(ax, points["factor"], points["low"], points["high"], looks["color"])
@@ -88,10 +91,10 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
     A dot is the time that a connection needs to reach the plain network's loss, as a multiple of
     the plain network's time: the cost of a step divided by the step multiplier. A line is its
     interval, corrected for all comparisons of the question. Left of 1 a connection saves more than
-    its steps cost. Left: with the steps timed on this machine. Right, hollow: with steps
-    as fused kernels would run them at 4096 channels, an estimate that assumes the same step
-    multiplier there. Of all connections, those are drawn that are better after equal steps, then
-    those with the least time; the table has all others, and those whose scores are the plain
+    its steps cost. Left: with the steps timed on this machine. Right, hollow: whether it would pay
+    with steps as fused kernels would run them at 4096 channels, an estimate that assumes the same
+    step multiplier there. Of all connections, those are drawn that are better after equal steps,
+    then those with the least time; the table has all others, and those whose scores are the plain
     network's, which have no interval.
     """
     own = at_one_rate(worth).dropna(
@@ -120,9 +123,12 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
             ax.plot(row[cost] / row["multiplier"], y, mfc=colour if measured else "white", **dot)
         ax.set_title(heading)
         ax.set_xlabel(f"time, × that of {plain}\n← faster     slower →")
+    dots = {"marker": "o", "ms": 8, "mew": 2}
     for word, colour in PAYING.items():
-        if (own[["pays_here", "pays_fused"]] == word).any(axis=None):
-            style.legend_entry(axes[0], word, marker="o", ms=8, color=colour)
+        if (own["pays_here"] == word).any():
+            style.legend_entry(axes[0], word, color=colour, **dots)
+        if (own["pays_fused"] == word).any() and would(word) != word:
+            style.legend_entry(axes[0], would(word), color=colour, mfc="white", **dots)
     names = [
         textwrap.fill(style.label_of(name), 28, break_on_hyphens=False) for name in own["variant"]
     ]
@@ -144,7 +150,8 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     marks a multiplier beyond the ladder. An upright bar is the time of a step relative to the plain
     network's, timed in turns on one machine; connections without a bar were not timed. A connection
     pays if its dot is right of its bar: it is better than a plain network after the same training
-    time. Rows are grouped by verdict; the largest multiplier is first.
+    time. Rows are grouped by verdict; the largest multiplier is first. Of more than 24 variants,
+    those undecided are left out.
     """
     own = at_one_rate(worth).dropna(subset="multiplier")
     if own.empty:
@@ -153,6 +160,8 @@ def worth(worth: pd.DataFrame, title: str) -> Figure:
     own = own.sort_values("multiplier", ascending=False, kind="stable")
     rows: list[tuple[str, dict[str, Any] | None]] = []
     for verdict, heading in HEADINGS.items():
+        if verdict == UNDECIDED and len(own) > MOST_ROWS:
+            continue
         alike = own[own["verdict"] == verdict].to_dict("records")
         rows += [(heading.format(against), None)] * bool(alike)
         rows += [(style.label_of(row["variant"]), row) for row in alike]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 360, 150, 350, 20, 24
 """Places in pixels: a phone is 390 wide."""
@@ -24,6 +24,8 @@ class Place(NamedTuple):
     low: float
     high: float
     is_own: bool
+    towards: Literal[-1, 0, 1] = 0
+    """The side on which a multiplier outside of the ladder lies; 0 for one on it."""
 
 
 def forest(places: Sequence[Place]) -> str:
@@ -61,7 +63,9 @@ def forest(places: Sequence[Place]) -> str:
 
 
 def _row(place: Place, y: float, x: Callable[[float], float]) -> Iterator[str]:
-    label = place.label if len(place.label) <= LETTERS else f"{place.label[: LETTERS - 1]}…"
+    half = LETTERS // 2  # names of a family differ at their ends
+    short = f"{place.label[:half]}…{place.label[1 - half :]}"
+    label = place.label if len(place.label) <= LETTERS else short
     weight, stroke, radius = ("700", 3, 5) if place.is_own else ("400", 1.2, 3)
     yield f'<text x="0" y="{y + 4:.0f}" font-weight="{weight}">{escape(label)}</text>'
     if math.isfinite(place.low):
@@ -69,4 +73,9 @@ def _row(place: Place, y: float, x: Callable[[float], float]) -> Iterator[str]:
             f'<path d="M{x(place.low):.1f} {y:.0f}H{x(place.high):.1f}" stroke="currentColor" '
             f'stroke-width="{stroke}"/>'
         )
-    yield f'<circle cx="{x(place.multiplier):.1f}" cy="{y:.0f}" r="{radius}"/>'
+    middle = x(place.multiplier)
+    if place.towards:
+        tip, base = middle + 2 * radius * place.towards, middle
+        yield f'<path d="M{tip:.1f} {y:.0f}L{base:.1f} {y - radius:.0f}V{y + radius:.0f}Z"/>'
+    else:
+        yield f'<circle cx="{middle:.1f}" cy="{y:.0f}" r="{radius}"/>'

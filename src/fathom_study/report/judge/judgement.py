@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -470,21 +470,25 @@ def _board(plan: Plan, checks: Mapping[str, Sequence[Check]]) -> TrackRows:
     return rows_of(track, BOARD, worth, labels, own)
 
 
+SIDES: Mapping[str, Literal[-1, 0, 1]] = {"at": 0, "below": -1, "beyond": 1}
+"""By answer of the ladder, the side on which a multiplier lies that is outside of it."""
+
+
 def _places(
     plan: Plan, judged: Sequence[Mapping[str, Any]], board: TrackRows | None
 ) -> Iterator[Place]:
     """Rows of the figure: those of the board, or of the first study in which worth is known."""
     labels = plan.config.labels
     for row in (row for group in (board.groups if board else {}).values() for row in group):
-        if row.answer == "at" and not row.at_best_rates:  # others are bounds, or named twice
+        if row.answer in SIDES and not row.at_best_rates:  # these are named twice
             name, ends = labels.get(row.connection, row.connection), (row.low, row.high)
-            yield Place(name, row.multiplier, *ends, is_own=row.is_judged)
+            yield Place(name, row.multiplier, *ends, row.is_judged, SIDES[row.answer])
     known = (study for study in judged if any(row["worth"] for row in study["rows"]))
     for row in next(known, {"rows": ()})["rows"] if board is None else ():
-        if row["worth"] and row["worth"]["answer"] == "at":
+        if row["worth"] and row["worth"]["answer"] in SIDES:
             name, worth = labels.get(row["variant"], row["variant"]), row["worth"]
-            ends = worth["low"], worth["high"]
-            yield Place(name, worth["multiplier"], *ends, is_own=row["variant"] == plan.label)
+            side, is_own = SIDES[worth["answer"]], row["variant"] == plan.label
+            yield Place(name, worth["multiplier"], worth["low"], worth["high"], is_own, side)
 
 
 def cost_of(checks: Sequence[Check]) -> dict[str, float | None]:

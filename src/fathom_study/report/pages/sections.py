@@ -23,6 +23,7 @@ from fathom_study.report.pages.lines import Line
 from fathom_study.report.pages.packing import packed
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)">')
+FOLDED = re.compile(r"<details>\n<summary>(.*)</summary>\n?")
 """The only HTML that reports use, beside comments; any other is shown as text."""
 
 PLACES, LENGTH = re.compile(r'\b(?:d|x|y)="[^"]*"'), re.compile(r"-?\d+\.\d+")
@@ -70,6 +71,10 @@ def keep_units(text: str) -> str:
 
 
 def _block(html: str) -> str:
+    if match := FOLDED.fullmatch(html):
+        return f"<details>\n<summary>{escape(match[1])}</summary>\n"
+    if html.strip() == "</details>":
+        return "</details>\n"
     return "" if html.startswith("<!--") else f"<p>{escape(html)}</p>\n"
 
 

@@ -26,8 +26,11 @@ def group_title(verdict: str) -> str:
 def step_multiplier(row: Row) -> str:
     """Step multiplier with its interval, as in '1.12 (1.09 to 1.14)', or its end of the ladder."""
     if row.answer == "at":
-        ends = "" if math.isnan(row.low) else f" ({row.low:.2f} to {row.high:.2f})"
-        return f"{row.multiplier:.2f}{ends}"
+        if math.isnan(row.low):
+            return f"{row.multiplier:.2f}"
+        # A third digit, where two would hide on which side of one an interval ends.
+        digits = 3 if any(f"{end:.2f}" == "1.00" for end in (row.low, row.high)) else 2
+        return f"{row.multiplier:.2f} ({row.low:.{digits}f} to {row.high:.{digits}f})"
     limits = {"below": row.least, "beyond": row.most}
     if row.answer not in limits:
         return "beyond both ends of the ladder" if row.answer == "both" else "none"

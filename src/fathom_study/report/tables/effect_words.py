@@ -58,13 +58,13 @@ def _describe(row: Mapping[str, Any], of: str) -> str:
     return f"{verdict}{within}: {corrected_interval(row)}{of}"
 
 
-def brief_effect(row: Mapping[str, Any]) -> str:
-    """An effect and the interval of its verdict, as in '+3.1 % (+2.2 % to +4.0 %)'."""
-    return effect_with_interval(row if math.isnan(row["corrected_low"]) else _corrected(row))
-
-
 def effect_with_interval(row: Mapping[str, Any]) -> str:
-    """An effect and its interval, as in '+3.1 % (+2.2 % to +4.0 %)'."""
+    """An effect and the interval of its verdict, as in '+3.1 % (+2.2 % to +4.0 %)'.
+
+    Without a verdict it is the 95 % interval.
+    """
+    if not math.isnan(row.get("corrected_low", math.nan)):
+        row = _corrected(row)
     effect = format_effect(row["effect"], row)
     return effect if math.isnan(row["low"]) else f"{effect} ({_ends(row)})"
 
@@ -74,9 +74,11 @@ def corrected_interval(row: Mapping[str, Any]) -> str:
 
     It excludes 0 for what is better or worse. Without a correction it is the 95 % interval.
     """
-    if not row["tests"] > 1:
-        return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
-    return f"{_ends(_corrected(row))}, corrected for {row['tests']:g} tests"
+    if row["tests"] > 1:
+        return f"{_ends(_corrected(row))}, corrected for {row['tests']:g} tests"
+    if row["tests"] == 1 and row["corrected_low"] != row["low"]:
+        return f"{_ends(_corrected(row))}, corrected for looks"
+    return f"{100 * CONFIDENCE:g} % interval {_ends(row)}"
 
 
 def _corrected(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def present_scale(sizes: pd.DataFrame, pooled: pd.DataFrame) -> ScalePresenter |
 
 
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain", "undecided"]:
-    """Whether the gain of a long training is above LEAST_GAIN, by its 95 % interval."""
+    """Whether the gain of a long training is above LEAST_GAIN, by the interval of its verdict."""
     if row["gain_low"] > LEAST_GAIN:
         return LASTS
     if row["gain_high"] < 0:
@@ -131,9 +131,9 @@ def pooled_share(row: Record) -> str:
     return f"{share} % of the steps ({low} to {high} %)"
 
 
-def cost_range(row: Record) -> str:
-    """Extra time of a step over sizes, as in '19 to 44 %'."""
-    low, high = (f"{100 * (row[name] - 1):.0f}" for name in ("cost_low", "cost_high"))
+def cost_range(row: Record, of: Literal["cost", "operations"] = "cost") -> str:
+    """Extra time, or operations, of a step over sizes, as in '19 to 44 %'."""
+    low, high = (f"{100 * (row[f'{of}_{end}'] - 1):.0f}" for end in ("low", "high"))
     return f"{low} to {high} %" if low != high else f"{low} %"
 
 

@@ -69,11 +69,11 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
     columns: dict[str, Callable[[Record], str]] = {
         "steps saved": steps_saved,
         "verdict": lambda row: marked(row["verdict"], row),
-        here: lambda row: _cost(row, "pays_here"),
+        here: lambda row: cost_and_pays(row, "pays_here"),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
-        "operations, counted": lambda row: _cost(row, "pays_operations"),
-        f"fused kernels, {FUSED_WIDTH} channels, computed": lambda row: _cost(
-            row, "pays_fused", WOULD
+        "operations, counted": lambda row: cost_and_pays(row, "pays_operations"),
+        f"fused kernels, {FUSED_WIDTH} channels, computed": lambda row: cost_and_pays(
+            row, "pays_fused"
         ),
         "seeds": lambda row: f"{row['seeds']:g}",
     }
@@ -81,13 +81,15 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
     return {head: cell for head, cell in columns.items() if head not in empty}
 
 
-WOULD = {PAYS: "would pay", COSTS_MORE: "would cost more"}
-"""Words for whether a design pays where only its cost is known."""
+def would(word: str) -> str:
+    """Whether a design pays in words, where only its cost is known, as in 'would pay'."""
+    return {PAYS: "would pay", COSTS_MORE: "would cost more"}.get(word, word)
 
 
-def _cost(row: Record, way: str, words: Mapping[str, str] = {}) -> str:
+def cost_and_pays(row: Record, way: str) -> str:
     """A cost and whether the design pays, as in '3 % more: pays'; empty if unknown."""
-    return ": ".join(filter(None, (overhead(row[WAYS[way]]), words.get(row[way], row[way]))))
+    pays = would(row[way]) if way == "pays_fused" else row[way]
+    return ": ".join(filter(None, (overhead(row[WAYS[way]]), pays)))
 
 
 def steps_saved(row: Record, *, bare: bool = False) -> str:
