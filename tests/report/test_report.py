@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import re
 import shutil
@@ -355,6 +356,22 @@ def test_the_config_that_a_report_names_is_there_and_current(shipped, tmp_path):
             (folder / "config.json").write_text(json.dumps(before), encoding="utf-8")
         cli.main(["report", "--config", str(tmp_path / "own.yaml"), *map(str, names)])
         assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == resolved
+
+
+def test_a_pair_without_a_common_score_says_why(quick, tmp_path):
+    own = {"variants": ["baseline", "mhc", "hc"], "backends": ["torch"], "depths": [12]}
+    pairs = [["mhc", "baseline"], ["hc", "baseline"]]
+    own["contrasts"] = [{"question": "Is it better?", "pairs": pairs}]
+    config = config_with(tmp_path, ("own",), own=own)
+    diverged = {"outcome": "diverged", "score": math.nan}
+    rows = [
+        run(study="own", variant=v, seed=s, machine=GPU_PLATFORM, loss_final=9.0 + s) | outcome
+        for v, outcome in (("baseline", {}), ("hc", diverged))
+        for s in range(3)
+    ]
+    text = page(write_all(config, *quick, rows, []), "own")
+    assert "- mhc and baseline: mhc was not trained." in text
+    assert "- hc and baseline: hc diverged in 3 of 3 runs." in text
 
 
 def test_page_marks_settings_chosen_after_looking_and_their_verdicts(quick, tmp_path):

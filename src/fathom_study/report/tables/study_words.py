@@ -328,6 +328,26 @@ class StudyPresenter:
                 by_question.setdefault(row["question"], []).append(row)
         return by_question
 
+    def without_effect(self) -> Iterator[tuple[tuple[str, str], list[tuple[str, int, int]]]]:
+        """(pair, why) for each pair of a contrast whose scores are compared nowhere.
+
+        why: (variant, diverged runs, all runs) of each side that has none, or has lost some.
+        """
+        known = {(row["variant"], row["against"]) for row in self._rows("effects", metric="score")}
+        for pair in dict.fromkeys(
+            (ours, theirs) for one in self.study.contrasts for ours, theirs in one.pairs
+        ):
+            if pair not in known:
+                sides = [
+                    (name, [row for row in self.rows.values() if row["variant"] == name])
+                    for name in pair
+                ]
+                counts = [
+                    (name, *(sum(row[key] for row in rows) for key in ("diverged", "n")))
+                    for name, rows in sides
+                ]
+                yield pair, [(name, lost, runs) for name, lost, runs in counts if lost or not runs]
+
     def comparisons(
         self,
         variants: Collection[str] = (),
