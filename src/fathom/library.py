@@ -8,9 +8,10 @@ calls, and accepts any float type.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import count
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -96,6 +97,18 @@ class Pass(NamedTuple):
     device: Any
     """Device of the input; None in frameworks whose arrays have none."""
     state: State
+    of: str
+    """The `_key` of its module."""
+    records: bool
+    """Whether gradients of the parameters were recorded when it began."""
+
+
+_keys = count()
+
+
+def new_key() -> str:
+    """Tells the passes of one module from those of another."""
+    return f"{next(_keys)}"
 
 
 class Verbs:
@@ -110,6 +123,8 @@ class Verbs:
     """Name of the connection, or its settings as given."""
     _names: Sequence[str]
     """Names of the parameters in this module."""
+    _key: str
+    """From `new_key`."""
 
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""
@@ -172,6 +187,10 @@ class Verbs:
         """Context in which every operation runs in the type of its arguments."""
         return nullcontext()
 
+    def _records(self) -> bool:
+        """Whether gradients of its parameters are recorded now."""
+        return True
+
     def _run(self, verb: Callable[..., Any], ops: Ops, state: State, *given: object) -> Any:  # noqa: ANN401
         """What a verb of the connection returns; a module may keep less of it for gradients."""
         return verb(ops, state, *given)
@@ -210,9 +229,12 @@ class Verbs:
         """Begin a pass with the embedded input […, width].
 
         `noise` [layers, 3]: a sample of `connection.sample_noise`, for training a gate with noise.
-        Raises ValueError for a wrong shape or a type that is not float.
+        Raises ValueError for a wrong shape or a type that is not float, and TypeError if the input
+        is no array of this framework.
         """
-        context, shape, given = self.connection.context, tuple(x.shape), type_name(x)
+        context = self.connection.context
+        self._check_array(x, "the input")
+        shape, given = tuple(x.shape), type_name(x)
         device = getattr(x, "device", None)
         if context.pooled_axes and 0 in shape[-1 - context.pooled_axes :]:
             raise ValueError(f"the input has no positions to average over: {list(shape)}")
@@ -227,10 +249,37 @@ class Verbs:
         params = self._params(arrays, computed)
         ops, x = self._ops(computed, device), self._cast(x, computed)
         if noise is not None:
-            noise = ops.asarray(np.asarray(noise))
+            noise = ops.asarray(self._checked_noise(noise))
         with self._exactly(device):
             state = self.connection.open(ops, params, x, noise)
-        return Pass("read", 0, shape, given, computed, device, state)
+        return Pass(
+            "read", 0, shape, given, computed, device, state, self._key, records=self._records()
+        )
+
+    def _checked_noise(self, noise: object) -> np.ndarray:
+        """The noise as an array. Raises ValueError for another shape than that of a sample."""
+        sample = self.connection.sample_noise(np.random.default_rng(0), 0.0)
+        if sample is None:
+            raise ValueError(f"{self.scheme!r} takes no noise; leave it out")
+        given = np.asarray(noise)
+        if given.shape != sample.shape:
+            wanted, found = list(sample.shape), list(given.shape)
+            raise ValueError(
+                f"noise must have the shape {wanted} of connection.sample_noise(…), but has {found}"
+            )
+        return given
+
+    def _check_array(self, x: object, what: str) -> None:
+        """Raise TypeError unless x is an array of the parameters' framework."""
+        kinds = self._array_kinds()
+        if not isinstance(x, kinds):
+            names = " or ".join(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+            found = f"{type(x).__module__}.{type(x).__name__}"
+            raise TypeError(f"{what} must be a {names}, but is a {found}")
+
+    def _array_kinds(self) -> tuple[type, ...]:
+        """The classes of the framework's arrays."""
+        raise NotImplementedError
 
     def reads_apart(self, k: int) -> bool:
         """Whether function k reads separate inputs of q, k and v; only with `takes_apart`."""
@@ -263,6 +312,9 @@ class Verbs:
                 f"function {k} must return an array, but returned a {type(y).__name__}; of a pair "
                 "such as (output, attention weights) return only the output"
             )
+        self._check_array(y, f"what function {k} returns")
+        if type_name(y) not in FLOATS:
+            raise ValueError(f"function {k} must return a float type, but returned {type_name(y)}")
         if tuple(y.shape) != state.shape:
             raise ValueError(
                 f"function {k} must return the shape of its input, {list(state.shape)}, "
@@ -329,7 +381,7 @@ class Verbs:
 
         Calling a module calls this. Raises ValueError unless there is one branch per layer.
         """
-        layers = self.connection.context.layers
+        layers, branches = self.connection.context.layers, _listed(branches)
         if len(branches) != layers:
             raise ValueError(f"layers={layers} needs {layers} branches, but has {len(branches)}")
         state = self.open(x, noise)
@@ -345,7 +397,19 @@ class Verbs:
                 f"{type(state).__name__}; torch.utils.checkpoint unpacks it unless "
                 "use_reentrant=False"
             )
+        if state.of != self._key:
+            raise ValueError("the state is of another connection; open, read and write with one")
+        if not state.records and self._records():
+            raise ValueError(
+                "the pass began without gradients (torch.no_grad), and its parameters would get "
+                "none from this function; begin it with gradients, and detach what functions return"
+            )
         if (state.verb, state.k) != ("close" if verb == "trace" else verb, k):
             turns = [f"{name} {n}" if name in ("read", "write") else name for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip
             raise ValueError(f"{turns[0]} is out of turn; next is {turns[1]}")
+
+
+def _listed(branches: Iterable[Callable[..., Array]]) -> Sequence[Callable[..., Array]]:
+    """The branches, from a list, a ModuleList or any other iterable."""
+    return branches if hasattr(branches, "__len__") else list(branches)

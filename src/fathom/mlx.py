@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx import nn
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.library import Verbs, connection_for
+from fathom.library import Verbs, connection_for, new_key
 
 __all__ = ["ResidualConnection", "attach"]
 
@@ -68,7 +68,7 @@ class ResidualConnection(Verbs, nn.Module):
         )
         initial = self._initial(int(seed))
         # Not by assignment, which registers lists and mappings as parameters.
-        vars(self).update(scheme=copy.deepcopy(scheme), _names=list(initial))
+        vars(self).update(scheme=copy.deepcopy(scheme), _names=list(initial), _key=new_key())
         for name, value in initial.items():
             setattr(self, name, mx.array(value))
 
@@ -84,6 +84,9 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _set(self, values: Mapping[str, mx.array]) -> None:
         self.update({name: v.astype(self[name].dtype) for name, v in values.items()})
+
+    def _array_kinds(self) -> tuple[type, ...]:
+        return (mx.array,)
 
     def _ops(self, dtype: str, device: None) -> MlxOps:
         return MlxOps(dtype=getattr(mx, dtype))

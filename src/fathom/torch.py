@@ -16,11 +16,13 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.library import PREFIX, Verbs, connection_for
+from fathom.library import PREFIX, Verbs, connection_for, new_key
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from fathom.operations.ops import Ops
 
 __all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
@@ -86,6 +88,7 @@ class ResidualConnection(Verbs, nn.Module):
         )
         # A copy: the caller may change settings for the next connection.
         self.scheme, self.seed, self.recompute = copy.deepcopy(scheme), int(seed), recompute
+        self._key = new_key()
         declared = self.connection.parameters()
         self._names = [name.removeprefix(PREFIX) for name in declared]
         for name, parameter in zip(self._names, declared.values(), strict=True):
@@ -131,6 +134,12 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.to(getattr(torch, dtype))
+
+    def _array_kinds(self) -> tuple[type, ...]:
+        return (Tensor,)
+
+    def _records(self) -> bool:
+        return torch.is_grad_enabled() and any(p.requires_grad for p in self._arrays().values())
 
     def _exactly(self, device: torch.device) -> AbstractContextManager[None]:
         return without_autocast(device)
@@ -268,6 +277,12 @@ def fill(parameter: Tensor, value: Tensor) -> None:
 
 class ExportedOps(TorchOps):
     """Ops for `torch.export` with a dynamic number of tokens."""
+
+    def constant(self, x: np.ndarray) -> Tensor:
+        # One without elements would be stored with strides of zero, which cannot be saved.
+        if x.size == 0:
+            return torch.zeros(x.shape, dtype=self.dtype, device=self.device)
+        return super().constant(x)
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         reshaped = torch.reshape(x, shape)

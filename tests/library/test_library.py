@@ -515,6 +515,10 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module.write(state, 0, x[..., :1]),
          "function 0 must return the shape of its input, [2, 3, 4], but returned [2, 3, 1]"),
         (lambda: module(x, one), "layers=2 needs 2 branches, but has 1"),
+        (lambda: module(x, iter(one)), "layers=2 needs 2 branches, but has 1"),
+        (lambda: module.open(x, np.ones((2, 3))), "'mhc_paper' takes no noise; leave it out"),
+        (lambda: framework.module("mhc_paper", 2, WIDTH).read(opened, 0),
+         "the state is of another connection; open, read and write with one"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
     for nothing in (None, (x, x)):  # MultiheadAttention returns (output, weights)
@@ -522,6 +526,42 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         assert said.startswith(
             f"function 0 must return an array, but returned a {type(nothing).__name__}; "
         )
+    foreign = np.ones(SHAPE, np.float32)
+    for call, what in (
+        (lambda: module.open(foreign), "the input"),
+        (lambda: module.write(state, 0, foreign), "what function 0 returns"),
+    ):
+        said = refusal(call, error=TypeError)
+        assert said.startswith(f"{what} must be a ") and said.endswith("but is a numpy.ndarray")
+
+
+def test_noise_of_another_shape_is_one_line(framework):
+    module = framework.module("prores", 6, WIDTH, per_block=2)
+    sample = module.connection.sample_noise(np.random.default_rng(0), 0.0)
+    said = refusal(module.open, framework.array(INPUT), sample[:-1], error=ValueError)
+    wanted, found = list(sample.shape), list(sample[:-1].shape)
+    assert said == (
+        f"noise must have the shape {wanted} of connection.sample_noise(…), but has {found}"
+    )
+
+
+def test_a_pass_that_began_without_gradients_does_not_lose_them_silently(torch):
+    """Lower layers that are frozen: the parameters of later layers would get no gradient."""
+    module, x = Torch().module("mhc_paper", 2, WIDTH), torch.ones(2, WIDTH)
+    with torch.no_grad():
+        state = module.wrap(torch.tanh, 0)(module.open(x))
+        whole = module.wrap(torch.tanh, 1)(state)
+    said = refusal(module.wrap(torch.tanh, 1), state, error=ValueError)
+    assert said.startswith("the pass began without gradients (torch.no_grad)")
+    state = module.open(x)
+    with torch.no_grad():
+        y = torch.tanh(module.read(state, 0)[0])
+    state = module.write(module.read(state, 0)[1], 0, y)
+    module.close(module.wrap(torch.tanh, 1)(state)).sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+    for p in module.parameters():
+        p.requires_grad_(False)
+    module.close(whole)
 
 
 # --- documents and examples -----------------------------------------------------------------------
@@ -555,6 +595,11 @@ def test_every_block_of_code_of_the_documents_runs(framework):
         block = block.replace("2 * 43, width=4096", f"4, width={WIDTH}, streams=2")
         if "c.read(" in block:
             exec(block, {**scope, "state": scope["c"].open(x), "k": 0})  # noqa: S102
+        elif "c.trace(" in block:
+            state = scope["c"].open(x)
+            for k, branch in enumerate(scope["branches"]):
+                state = scope["c"].wrap(branch, k)(state)
+            exec(block, {**scope, "state": state})  # noqa: S102
         else:
             exec(block, scope)  # noqa: S102
         ran += 1

@@ -1,6 +1,7 @@
 """Connections under PyTorch's compilers and tracers, and each scheme's gradients."""
 
 import copy
+import io
 import math
 import sys
 from functools import partial
@@ -202,7 +203,7 @@ def test_the_example_learns(framework):
     "scheme",
     [
         *("hc_static", "hc_causal", "hc_paper", "altup", "frac", "dory", "laurel"),
-        *("attn_res_block", "muddformer", "inkling2"),
+        *("attn_res_block", "muddformer", "inkling2", "altup", "mhc_identity_cycle"),
         pytest.param({"connection": "mhc_paper", **FEW}, id="mhc_paper"),
         pytest.param({"connection": "deepseek_v41", **FEW}, id="deepseek_v41"),
     ],
@@ -221,7 +222,13 @@ def test_an_exported_pass_takes_any_length(torch, scheme):
 
     network, length = Network(), torch.export.Dim("length", min=2, max=64)
     x = torch.randn(2, 8, WIDTH)
-    exported = torch.export.export(network, (x,), dynamic_shapes={"x": {1: length}}).module()
+    program, file = (
+        torch.export.export(network, (x,), dynamic_shapes={"x": {1: length}}),
+        io.BytesIO(),
+    )
+    torch.export.save(program, file)
+    file.seek(0)
+    exported = torch.export.load(file).module()
     for T in (3, 21):
         x = torch.randn(2, T, WIDTH)
         expected = network(x).detach()

@@ -496,6 +496,17 @@ def test_reading_the_previous_token_is_causal():
     assert checks["at the start"].text.startswith("equals the plain network")
 
 
+def test_a_counter_of_training_passes_is_named():
+    """Each pass has a module of its own, so that a warm-up by such a counter never advances."""
+    text = LEAKING.replace("x.mean(dim=1, keepdim=True)", "x").replace(
+        "        x = ",
+        "        self.step = getattr(self, 'step', 0) + self.training\n        x = ",
+        1,
+    )
+    second = checks_of(text, "Leaking")["second pass"]
+    assert not second.failed and "the next pass does not see step of this one" in second.text
+
+
 def test_parameters_without_a_gradient_at_first_are_named():
     """α multiplies φ x, and φ starts at zero."""
     checks = checks_of(LITE, "Lite")

@@ -74,6 +74,9 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     initial = problem.initial_parameters()
     once = first_logits(watched, backend, initial)
     yield watching.check()
+    kept = watching.kept()
+    first_logits(watched, backend, initial, step=0)  # a counter may count training passes alone
+    kept = list(dict.fromkeys([*kept, *watching.kept()]))
     if not np.isfinite(once).all():
         yield Check("at the start", "logits are not finite", failed=True)
         return  # the rest compares numbers
@@ -82,7 +85,7 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
         first_logits(problem, backend, perturbed, step=step) for step in (None, 0, 0, 1)
     )
     mode, repeats = _mode(evaluated, trained, other), _same(trained, again)
-    passes = list(_passes(problem, backend, initial, once, repeats, watching.kept()))
+    passes = list(_passes(problem, backend, initial, once, repeats, kept))
     yield from (*passes, mode)
     if any(check.failed for check in passes):
         return
@@ -158,12 +161,14 @@ class Watched:
         return module
 
     def kept(self) -> list[str]:
-        """Attributes that the last pass set to an array; the next pass does not see them."""
+        """Attributes that the last pass set to an array or a number; the next does not see them."""
         return [
             name
             for part, before in self.before
             for name, value in vars(part).items()
-            if hasattr(value, "dtype") and value is not before.get(name)
+            if value is not before.get(name)
+            and (hasattr(value, "dtype") or isinstance(value, int | float))
+            and name != "training"
         ]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
