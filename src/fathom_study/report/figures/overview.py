@@ -26,6 +26,10 @@ ARROWS = {"below": (-24,), "beyond": (24,), "both": (-24, 24)}
 """Vertical offsets of the arrows at a multiplier that is a bound, by answer, in points."""
 
 
+TITLE = 3
+"""Width of a panel's title, in places of sizes."""
+
+
 @figure
 def score_against_depth(
     cells: pd.DataFrame, scores: Mapping[str, Score], depth_units: Mapping[str, str], title: str
@@ -114,6 +118,9 @@ def _by_size(rows: pd.DataFrame, value: str, *, extra: bool = False) -> tuple[Fi
     groups = list(rows.groupby("steps"))
     count = len(groups) + extra
     page, axes = style.panels(count, 5.5, beside=count, sharey=True)
+    sizes = [len(here[["channels", "layers"]].drop_duplicates()) for _, here in groups]
+    # At least the width of a panel's title.
+    axes[0].get_gridspec().set_width_ratios([max(n, TITLE) for n in (*sizes, *[TITLE] * extra)])
     for ax, (steps, here) in zip(axes, groups, strict=False):
         ax.set(title=f"{steps} steps", xlabel="channels\n× layers")
         ax.axhline(1 if value == "multiplier" else 0, **style.ONE)
@@ -129,7 +136,7 @@ def _sizes(ax: Axes, rows: pd.DataFrame, value: str, designs: Sequence[str]) -> 
         position = designs.index(row["design"])
         aside = style.aside(position, len(designs), 0.8)
         x, y = places[row["channels"], row["layers"]] + aside, row[value]
-        looks = style.series(row["design"], position)
+        looks = style.series(row["design"], position) | {"ms": 6}
         style.legend_entry(ax, style.label_of(row["design"]), **looks)
         arrows = ARROWS.get(row["answer"], ()) if value == "multiplier" else ()
         for points in arrows:
