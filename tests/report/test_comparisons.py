@@ -59,7 +59,7 @@ def test_effect_is_described_with_its_metric_and_interval():
     words = "worse by 3.1 % in loss (95 % interval +2.2 % to +4.0 %)"
     assert describe_effect(given, "loss") == words
     chosen = describe_effect(given | {"after_looking": "seeds"}, "loss")
-    assert chosen == f"{words}, seeds chosen after looking"
+    assert chosen == f"{words}, seeds added after looking"
     assert effect_with_interval(given) == "+3.1 % (+2.2 % to +4.0 %)"
     assert effect_with_interval(row("undecided", -1.234)) == "−1.2 %"
 

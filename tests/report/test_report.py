@@ -394,7 +394,7 @@ def test_page_marks_settings_chosen_after_looking_and_their_verdicts(quick, tmp_
     marked = {name: why for name, why in settings.items() if why}
     assert marked == {"`seeds`": "two were added", "`optimizer.lr`": "on the plain network"}
     verdicts = {(row[1], row[4]): row[-1] for row in tables_in(section(text, "## Effects"))[0][2:]}
-    marked = "better, seeds chosen after looking"
+    marked = "better, seeds added after looking"
     assert verdicts.pop(("mhc", "12")) == "better"
     assert verdicts == {("mhc", "24"): marked, ("hc", "12"): marked, ("hc", "24"): marked}
     assert [f"{depth} layers: mhc against baseline is" in text for depth in (12, 24)] == [True] * 2

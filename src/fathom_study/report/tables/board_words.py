@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from fathom.connections.schemes import SCHEMES
 from fathom_study.board.rows import Row
 from fathom_study.report.tables.formatting import number
 from fathom_study.report.tables.worth_words import overhead
@@ -36,6 +37,11 @@ def step_multiplier(row: Row) -> str:
         return "beyond both ends of the ladder" if row.answer == "both" else "none"
     some = "" if row.outside == row.seeds else f" at {row.outside:.0f} of {row.seeds} seeds"
     return f"{row.answer} {number(limits[row.answer])}{some}"
+
+
+def place_of_formula(connection: str) -> str:
+    """Where in docs/schemes.md a connection has its row, as in '#altup'; empty without one."""
+    return f"#{connection}" if connection in SCHEMES else ""
 
 
 def cost_of_step(cost: float) -> str:

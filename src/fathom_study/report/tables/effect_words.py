@@ -30,17 +30,18 @@ def describe_effect(row: Mapping[str, Any], metric: str = "") -> str:
 
 
 def marked(text: str, row: Mapping[str, Any]) -> str:
-    """The text, then `after_looking` of its row, as in 'better, seeds chosen after looking'."""
+    """The text, then `after_looking` of its row, as in 'better, seeds added after looking'."""
     return ", ".join(filter(None, (text, after_looking(row))))
 
 
 def after_looking(row: Mapping[str, Any]) -> str:
-    """Settings of a verdict that were chosen by results, as in 'seeds chosen after looking'.
+    """Settings of a verdict that were chosen by results, as in 'seeds added after looking'.
 
     `row`: a row of effects.csv or worth.csv. Empty if there are none.
     """
     chosen = row.get("after_looking", "")
-    return f"{chosen} chosen after looking" if chosen else ""
+    verb = "added" if chosen == "seeds" else "chosen"
+    return f"{chosen} {verb} after looking" if chosen else ""
 
 
 def _describe(row: Mapping[str, Any], of: str) -> str:

@@ -230,7 +230,7 @@ def schemes_table() -> str:
     rows = about_schemes().items()
     quoted = {name: row | {"formula": f"`{row['formula']}`"} for name, row in rows}
     where = f"Times are those of `{machine}`.\n\n" if (machine := timed_on()) else ""
-    return where + _table(quoted)
+    return where + _table(quoted, '<a id="{0}"></a>`{0}`')
 
 
 def components_tables() -> str:
@@ -240,7 +240,8 @@ def components_tables() -> str:
     return "\n".join(_table({n: r for n, r in rows.items() if tuple(r) == k}) for k in kinds)
 
 
-def _table(rows: Mapping[str, Mapping[str, str]]) -> str:
+def _table(rows: Mapping[str, Mapping[str, str]], name: str = "`{0}`") -> str:
+    """A table with a row for each scheme; `name`: how the first column writes a name."""
     head = list(dict.fromkeys(itertools.chain(*rows.values())))
-    cells = ([f"`{name}`", *(row.get(key, "") for key in head)] for name, row in rows.items())
+    cells = ([name.format(of), *(row.get(key, "") for key in head)] for of, row in rows.items())
     return markdown_table(["scheme", *head], cells)
