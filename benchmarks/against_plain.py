@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -74,8 +75,7 @@ def against_plain(table: pd.DataFrame) -> pd.DataFrame:
     logs = scores.map(math.log10)
     means = {
         name: moderate(t_interval(logs[name] - logs[PLAIN]), SCORE.spread)
-        for name in scores
-        if name != PLAIN and not RUNG.fullmatch(name)
+        for name in connections_of(scores)
     }
     rows = verdicts(means, "network", LOOKS)
     read = [
@@ -84,6 +84,11 @@ def against_plain(table: pd.DataFrame) -> pd.DataFrame:
     ]
     rows[["multiplier", "least", "most"]] = read
     return rows
+
+
+def connections_of(scores: pd.DataFrame) -> list[str]:
+    """The networks that are neither the plain one nor one of its rungs."""
+    return [name for name in scores if name != PLAIN and not RUNG.fullmatch(name)]
 
 
 def plain_ladder(scores: pd.DataFrame) -> pd.DataFrame:
@@ -129,8 +134,22 @@ def verdicts(means: Mapping[str, Mean], column: str, looks: int) -> pd.DataFrame
 def lines(table: pd.DataFrame) -> Iterator[str]:
     """The rows of `against_plain` as lines of the document, the lowest loss first."""
     for row in against_plain(table).sort_values("effect").to_dict("records"):
-        yield (
-            f"| `{row['network']}` | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-            f"{row['high']:+.2f}) | {row['multiplier']:.2f} ({row['least']:.2f} to "
-            f"{row['most']:.2f}) | {row['verdict']} |"
-        )
+        change = change_in_words(row["effect"], row["low"], row["high"])
+        steps = steps_in_words(row["multiplier"], row["least"], row["most"])
+        yield f"| `{row['network']}` | {change} | {steps} | {row['verdict']} |"
+
+
+def line_of(name: str, row: Mapping[str, Any]) -> str:
+    """A row of `verdicts` as a line of the document."""
+    change = change_in_words(row["effect"], row["low"], row["high"])
+    return f"| {name} | {change} | {row['verdict']} |"
+
+
+def change_in_words(effect: float, low: float, high: float) -> str:
+    """A change of the loss with its interval, as in '-1.40 % (-2.84 to +0.05)'."""
+    return f"{effect:+.2f} % ({low:+.2f} to {high:+.2f})"
+
+
+def steps_in_words(middle: float, least: float, most: float) -> str:
+    """A step multiplier with its interval, as in '1.19 (1.12 to 1.26)'."""
+    return f"{middle:.2f} ({least:.2f} to {most:.2f})"

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from against_plain import LOOKS, by_network, read_losses, verdicts
+from against_plain import LOOKS, by_network, line_of, read_losses, verdicts
 from against_plain import lines as lines_against_plain
 
 from fathom.settings import ConfigError
@@ -85,10 +85,7 @@ def lines(table: pd.DataFrame) -> Iterator[str]:
     """The effects, and what both together add, as lines of the document."""
     for rows, name in ((effects(table), "ingredient"), (additions(table), "pair")):
         for row in rows.to_dict("records"):
-            yield (
-                f"| {row[name]} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-                f"{row['high']:+.2f}) | {row['verdict']} |"
-            )
+            yield line_of(row[name], row)
 
 
 def main(

@@ -23,10 +23,14 @@ from against_plain import (
     PLAIN,
     RUNG,
     by_network,
+    change_in_words,
+    connections_of,
+    line_of,
     losses,
     merge,
     multiplier,
     plain_ladder,
+    steps_in_words,
     verdicts,
 )
 
@@ -88,8 +92,7 @@ def by_study(table: pd.DataFrame, control: pd.DataFrame) -> dict[str, pd.DataFra
 def gains(scores: pd.DataFrame) -> pd.DataFrame:
     """log10 of the loss over that of the plain network, by seed, a column for each network."""
     logs = scores.map(math.log10)
-    connections = [name for name in scores if name != PLAIN and not RUNG.fullmatch(name)]
-    return logs[connections].sub(logs[PLAIN], axis=0)
+    return logs[connections_of(scores)].sub(logs[PLAIN], axis=0)
 
 
 def compare(table: pd.DataFrame, control: pd.DataFrame) -> pd.DataFrame:
@@ -145,21 +148,18 @@ def lines(table: pd.DataFrame, control: pd.DataFrame) -> Iterator[str]:
     """The rows of the document's tables."""
     studies = by_study(table, control)
     for row in plain_networks(table, control).to_dict("records"):
-        yield (
-            f"| {row['optimiser']} | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-            f"{row['high']:+.2f}) | {row['verdict']} |"
-        )
+        yield line_of(row["optimiser"], row)
     for (study, name), row in compare(table, control).iterrows():
         steps = "–"
         ladder = plain_ladder(studies[study])
         if len(ladder.columns) > 1:
-            middle, least, most = multiplier(ladder, studies[study][name], row["low"], row["high"])
-            steps = f"{middle:.2f} ({least:.2f} to {most:.2f})"
+            ends = row["low"], row["high"]
+            steps = steps_in_words(*multiplier(ladder, studies[study][name], *ends))
+        change = change_in_words(row["effect"], row["low"], row["high"])
+        apart = change_in_words(row["difference"], row["least_apart"], row["most_apart"])
         yield (
-            f"| {OPTIMISERS[study]} | `{name}` | {row['effect']:+.2f} % ({row['low']:+.2f} to "
-            f"{row['high']:+.2f}) | {steps} | {row['verdict']} | {row['control']:+.2f} % | "
-            f"{row['difference']:+.2f} % ({row['least_apart']:+.2f} to {row['most_apart']:+.2f}) "
-            f"| {LOWERS.get(row['apart'], row['apart'])} |"
+            f"| {OPTIMISERS[study]} | `{name}` | {change} | {steps} | {row['verdict']} | "
+            f"{row['control']:+.2f} % | {apart} | {LOWERS.get(row['apart'], row['apart'])} |"
         )
 
 

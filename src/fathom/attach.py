@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fathom.library import Pass, Verbs
 from fathom.operations.ops import Array
 
@@ -110,7 +108,7 @@ def place(
         raise ValueError(
             f"{c.scheme!r} norms inputs itself, and blocks keep their norms; {BY_HAND}"
         )
-    if c.connection.sample_noise(np.random.default_rng(0), 0.0) is not None:
+    if c._noise_shape is not None:
         raise ValueError(f"{c.scheme!r} needs `noise` in training: c.open(x, noise); {BY_HAND}")
     cls = type(blocks[0])
     if hasattr(cls, "site"):

@@ -111,6 +111,12 @@ def new_key() -> str:
     return f"{next(_keys)}"
 
 
+def noise_shape(connection: Connection) -> tuple[int, ...] | None:
+    """The shape of a sample of `sample_noise`; None for a connection without noise."""
+    sample = connection.sample_noise(np.random.default_rng(0), 0.0)
+    return None if sample is None else sample.shape
+
+
 class Verbs:
     """`open`, `read`, `write`, `close` and `wrap`: the framework-independent part of a module.
 
@@ -125,6 +131,8 @@ class Verbs:
     """Names of the parameters in this module."""
     _key: str
     """From `new_key`."""
+    _noise_shape: tuple[int, ...] | None
+    """From `noise_shape`."""
 
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""
@@ -258,12 +266,11 @@ class Verbs:
 
     def _checked_noise(self, noise: object) -> np.ndarray:
         """The noise as an array. Raises ValueError for another shape than that of a sample."""
-        sample = self.connection.sample_noise(np.random.default_rng(0), 0.0)
-        if sample is None:
+        if self._noise_shape is None:
             raise ValueError(f"{self.scheme!r} takes no noise; leave it out")
         given = np.asarray(noise)
-        if given.shape != sample.shape:
-            wanted, found = list(sample.shape), list(given.shape)
+        if given.shape != self._noise_shape:
+            wanted, found = list(self._noise_shape), list(given.shape)
             raise ValueError(
                 f"noise must have the shape {wanted} of connection.sample_noise(…), but has {found}"
             )

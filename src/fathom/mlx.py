@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx import nn
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.library import Verbs, connection_for, new_key
+from fathom.library import Verbs, connection_for, new_key, noise_shape
 
 __all__ = ["ResidualConnection", "attach"]
 
@@ -68,7 +68,12 @@ class ResidualConnection(Verbs, nn.Module):
         )
         initial = self._initial(int(seed))
         # Not by assignment, which registers lists and mappings as parameters.
-        vars(self).update(scheme=copy.deepcopy(scheme), _names=list(initial), _key=new_key())
+        vars(self).update(
+            scheme=copy.deepcopy(scheme),
+            _names=list(initial),
+            _key=new_key(),
+            _noise_shape=noise_shape(self.connection),
+        )
         for name, value in initial.items():
             setattr(self, name, mx.array(value))
 
