@@ -203,6 +203,21 @@ def test_import_restores_every_file(tmp_path, weights):
     assert statuses == [("imported", CPU_PLATFORM)] * 2
 
 
+def test_large_matrices_stay_where_a_run_was_trained(here, elsewhere, tmp_path, monkeypatch):
+    cell = here.cells()[-1]
+    size = (run_folder(results_of(here), cell) / "mixing.safetensors").stat().st_size
+    monkeypatch.setattr(bundle, "MAX_MIXING_BYTES", size - 1)
+    create_bundle(here, tmp_path / "b.tar.xz", [cell.path()])
+    import_bundle(results_of(elsewhere), tmp_path / "b.tar.xz")
+    folder = platform_of(results_of(elsewhere)) / cell.path()
+    assert "mixing.safetensors" not in {file.name for file in folder.iterdir()}
+    assert read_manifest(folder)["files"].keys() == {"spec.json", "metrics.jsonl"}
+    assert [r.status for r in find_runs(elsewhere) if r.cell == cell] == ["imported"]
+    (folder / "mixing.safetensors").write_bytes(b"another")
+    (said,) = (r.reason for r in find_runs(elsewhere) if r.cell == cell)
+    assert said == "mixing.safetensors: exists, but manifest.json does not list it"
+
+
 def test_platform_folder_is_named_after_device_and_system(elsewhere, packed, tmp_path):
     parts = Parts(packed)
     names = [("NVIDIA H200", "cuda-nvidia-h200-linux"), ("../../up/ ~ $HOME", "cuda-up-home-linux")]

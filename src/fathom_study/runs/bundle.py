@@ -30,6 +30,7 @@ from fathom_study.runs.columns import COLUMNS, from_columns, to_columns
 from fathom_study.runs.folder import (
     MANIFEST,
     METRICS,
+    MIXING,
     RUN_FILES,
     WEIGHTS,
     Manifest,
@@ -54,6 +55,8 @@ MAX_TOTAL_BYTES = 8 * 2**30
 MAX_RATIO, FREE_BYTES = 100, 64 * 2**20
 """A bundle of n bytes may unpack to FREE_BYTES + MAX_RATIO n; runs reach a ratio of 11."""
 MAX_FILES = 100_000
+MAX_MIXING_BYTES = 64 * 2**10
+"""Larger matrices stay where a run was trained: no table reads them, and git would keep them."""
 MAX_PLATFORM = 100
 """Maximum length of a platform's name, which names a folder."""
 INCOMING = ".incoming-"
@@ -93,16 +96,14 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
 
 
 def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
-    """Write a bundle of the runs in these folders, long ones thinned. Raises RunError."""
+    """Write a bundle of the runs in these folders. Raises RunError."""
     with (
         atomic_write(file) as temporary,
         lzma.open(temporary, "w", filters=XZ) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
         for cell, folder in folders.items():
-            thinned = thin_run(folder)
-            for name in (*read_json(folder / MANIFEST)["files"], MANIFEST):
-                content = thinned.get(name) or (folder / name).read_bytes()
+            for name, content in bundled_files(folder).items():
                 columns = to_columns(content) if name == METRICS else None
                 if columns is None:
                     _add(archive, f"runs/{cell}/{name}", content)
@@ -122,24 +123,25 @@ def check_replaces(file: Path) -> None:
         raise BundleError(f"{file}: exists and is not a bundle; name another file") from None
 
 
-def thin_run(folder: Path) -> dict[str, bytes]:
-    """The files of a run that differ in a bundle, by name; none of a short or thinned run.
+def bundled_files(folder: Path) -> dict[str, bytes]:
+    """The files of a run as a bundle has them: a long run thinned, without large matrices.
 
     Raises RunError if the run cannot be read.
     """
-    manifest = read_json(folder / MANIFEST)
-    rows = read_rows(folder)
-    if len(whole_steps(len(rows))) == len(rows) or manifest.get("summary"):
-        return {}
-    text = "".join(map(encode_row, thin_rows(rows))).encode()
-    listed = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
-    thinned: dict[str, Any] = {
-        **manifest,
-        "files": {**manifest["files"], METRICS: listed},
-        "summary": tasks.summary_of(read_spec(folder), rows).model_dump(),
-    }
-    thinned["sha256"] = manifest_hash(thinned)
-    return {METRICS: text, MANIFEST: json.dumps(thinned, indent=2).encode() + b"\n"}
+    manifest, rows = read_json(folder / MANIFEST), read_rows(folder)
+    files = {name: (folder / name).read_bytes() for name in manifest["files"]}
+    sent = {**manifest, "files": dict(manifest["files"])}
+    if len(files.get(MIXING, b"")) > MAX_MIXING_BYTES:
+        del files[MIXING], sent["files"][MIXING]
+    if len(whole_steps(len(rows))) < len(rows) and not manifest.get("summary"):
+        text = "".join(map(encode_row, thin_rows(rows))).encode()
+        files[METRICS] = text
+        sent["files"][METRICS] = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+        sent["summary"] = tasks.summary_of(read_spec(folder), rows).model_dump()
+    if sent == manifest:
+        return {**files, MANIFEST: (folder / MANIFEST).read_bytes()}
+    sent["sha256"] = manifest_hash(sent)
+    return {**files, MANIFEST: json.dumps(sent, indent=2).encode() + b"\n"}
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -311,11 +311,12 @@ def check_files(folder: Path, manifest: Manifest, cell: Cell) -> None:
     """Raise RunError unless the folder holds the files that its manifest lists, for that cell."""
     if manifest.cell != cell.path():
         raise RunError(f"{folder}/{MANIFEST}: belongs to another cell, {manifest.cell!r:.80}")
-    if manifest.files.keys() - {WEIGHTS} != set(FILES):
+    if manifest.files.keys() - {WEIGHTS, MIXING} != {SPEC, METRICS}:
         listed = ", ".join(manifest.files)
         raise RunError(f"{folder}/{MANIFEST}: lists {listed!r:.200}, not the files of a run")
-    if (folder / WEIGHTS).exists() and WEIGHTS not in manifest.files:
-        raise RunError(f"{folder}/{WEIGHTS}: exists, but {MANIFEST} does not list it")
+    for name in (WEIGHTS, MIXING):
+        if (folder / name).exists() and name not in manifest.files:
+            raise RunError(f"{folder}/{name}: exists, but {MANIFEST} does not list it")
     for name, listed in manifest.files.items():
         file = folder / name
         if not file.is_file():
@@ -346,7 +347,8 @@ def check_content(folder: Path, manifest: Manifest) -> Problem:
     _check_rows(folder / METRICS, problem, thinned=manifest.summary is not None)
     if manifest.summary:
         _check_summary(folder, manifest.summary, spec)
-    _check_arrays(folder / MIXING, shapes)
+    if MIXING in manifest.files:
+        _check_arrays(folder / MIXING, shapes)
     if spec.weights:
         _check_arrays(folder / WEIGHTS, {name: p.shape for name, p in parameters.items()})
     return problem
