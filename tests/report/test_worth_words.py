@@ -20,6 +20,7 @@ from fathom_study.report.tables.worth_words import (
     pays_below,
     present_worth,
     saving,
+    seeds_of,
     steps_saved,
 )
 from tests.reference.rendering import PROJECT
@@ -40,7 +41,7 @@ LABELS = {"mhc": "cyclic mHC"}
 def row(variant="mhc", multiplier=1.25, low=1.2, high=1.3, **changes):
     values = {
         "study": "a", "platform": "torch", "depth": 12, "variant": variant, "against": "baseline",
-        "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
+        "design": variant, "rate": "one rate", "seeds": 5, "answer": "at", "verdict": "better",
         "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.5,
         "most": 2.0, "on_ladder": 5, "outside": 0, "break_even": multiplier - 1, "width": 64.0,
         "cost": 1.7, "wider": NAN, "cost_wider": NAN, "pays_here": "costs more",
@@ -130,7 +131,7 @@ FUSED = f"{COSTS}, 6 to 20 % more operations, and by calculation 3 % more time w
 def test_the_advice_follows_from_the_rows(rows, sizes, parts):
     environment = environment_of(PROJECT / "report/templates", LABELS)
     environment.globals["fused_width"] = 4096
-    worth = WorthPresenter("a", "text", "", rows, {})
+    worth = WorthPresenter("a", "text", "", rows, {}, "baseline")
     advice = " ".join(environment.get_template("words.j2").module.advice(worth, sizes).split())
     assert [part for part in parts if part not in advice] == [], advice
     assert ("Use" in advice) == any(part.startswith("Use") for part in parts)
@@ -139,7 +140,9 @@ def test_the_advice_follows_from_the_rows(rows, sizes, parts):
 def test_what_stands_behind_the_advice_is_counted():
     environment = environment_of(PROJECT / "report/templates", LABELS)
     pays = row("altup", pays_here="pays", pays_operations="pays")
-    worth = WorthPresenter("a", "text", "", [row(), row("hc", pays_here="undecided"), pays], {})
+    worth = WorthPresenter(
+        "a", "text", "", [row(), row("hc", pays_here="undecided"), pays], {}, "baseline"
+    )
     long = {"design": "mhc", "steps": 12000, "channels": 64, "layers": 12, "gain": 0.012,
             "gain_low": 0.004, "gain_high": 0.02}  # fmt: skip
     sizes = scale()._replace(rows=[long, {**long, "steps": 4000}, {**long, "design": "hc"}])
@@ -174,6 +177,27 @@ def test_rows_are_of_one_study_platform_and_depth_significant_first():
     lines = [(one["variant"], one["line"]) for one in worth.rows]
     assert lines == [("mhc", 4), ("v1", 5), ("hc", 3), ("altup", 2)]
     assert worth.overheads == {"mhc": ("little", "https://example.org")}
+
+
+def test_a_connection_has_one_row_with_its_result_at_the_best_rates():
+    """Decided is what is better or worse at one of the two; a fading gain comes last."""
+    best = partial(row, rate="best rates", against="baseline_8", seeds=3)
+    rows = [
+        row("altup"),
+        row("mhc", 1.1),
+        row("hc", 0.9, verdict="worse"),
+        row("hc_8", 0.8, verdict="worse", against="baseline_8"),
+        row("v1", 1.0, verdict="undecided"),
+        row("v2", 1.0, verdict="undecided"),
+        best("v2_8", 1.3, design="v2"),
+        best("mhc_8", 1.2, verdict="undecided", design="mhc"),
+    ]
+    worth = present_worth(ABOVE, pd.DataFrame(rows))
+    decided = worth.decided(["altup"])
+    shown = [(one["variant"], one["at_best"] and one["at_best"]["variant"]) for one in decided]
+    assert shown == [("mhc", "mhc_8"), ("v2", "v2_8"), ("altup", None), ("hc", None)]
+    assert [seeds_of(one) for one in decided] == ["5, 3 at best rates"] * 2 + ["5"] * 2
+    assert [one["variant"] for one in worth.undecided(decided)] == ["v1"]
 
 
 def test_without_a_ladder_there_is_no_advice():

@@ -51,6 +51,8 @@ class Pair(NamedTuple):
     """At the best rates: the chosen variants whose rate is the smallest or the largest tried."""
     seeds: tuple[int, ...] = ()
     """The seeds that a contrast names; empty: all."""
+    rates: Sequence[str] = ()
+    """At the best rates: the variants that differ in the rate alone, of which `variant` is one."""
 
     @property
     def rate(self) -> str:
@@ -139,7 +141,7 @@ def at_best_rates(config: Config, study: str, runs: Runs, score: Score) -> Itera
         ladder = ladder_at(theirs, ladders)
         base = "" if ladder.empty else names[1]
         at_edge = ", ".join(variant for variant in chosen if variant in ends)
-        yield Pair(AT_BEST_RATE, *names, *sides, base, ladder, at_edge)
+        yield Pair(AT_BEST_RATE, *names, *sides, base, ladder, at_edge, rates=family)
 
 
 def _compared(config: Config, study: str, runs: Runs) -> Runs:

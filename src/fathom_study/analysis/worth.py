@@ -21,7 +21,7 @@ from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom_study.analysis.tables import counted, scores_of
-from fathom_study.config import Config
+from fathom_study.config import Config, Study
 from fathom_study.metrics.scores import Score
 
 PAYS, COSTS_MORE = "pays", "costs more"
@@ -36,7 +36,7 @@ FUSED_WIDTH, FUSED_BLOCKS = 4096, 32
 KEY = ("study", "platform", "depth", "variant", "against")
 
 COLUMNS = [
-    "study", "platform", "depth", "variant", "against", "rate", "seeds", "unit", "change",
+    "study", "platform", "depth", "variant", "against", "design", "rate", "seeds", "unit", "change",
     "change_low", "change_high", "answer", "on_ladder", "outside", "multiplier", "low", "high",
     "least", "most", "p", "p_holm", "tests", "corrected_low", "corrected_high", "verdict",
     "break_even", "machine", "width", "cost", "cost_low", "cost_high", "wider",
@@ -51,8 +51,10 @@ def worth_table(
 ) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies that have a plain network.
 
-    `against` is the plain network. `rate` is ONE_RATE if the two differ in connection and model
-    alone, BEST_RATES if each has its best learning rate, chosen for each seed by the other seeds.
+    `against` is the plain network. `design` is the variant at the study's own rate, of those that
+    differ from `variant` in the rate alone. `rate` is ONE_RATE if the two networks differ in
+    connection and model alone, BEST_RATES if each has its best learning rate, chosen for each seed
+    by the other seeds.
     `change` is the difference of the scores after equal steps in `unit`, as in effects.csv, with
     the ends of its 95 % interval over seeds.
 
@@ -90,6 +92,7 @@ def worth_table(
                 }
             deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
             labels |= {
+                "design": design_of(study, pair),
                 "rate": pair.rate,
                 "after_looking": study.chosen_after_looking_at(
                     labels["depth"], pair.variant if at_one_rate else ""
@@ -101,6 +104,12 @@ def worth_table(
             rows.append(labels | row)
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
+
+
+def design_of(study: Study, pair: Pair) -> str:
+    """The variant at the study's own rate, of those that differ in the rate alone."""
+    own = study.optimizer.lr
+    return next((one for one in pair.rates if study.of(one).optimizer.lr == own), pair.variant)
 
 
 def ends_on_ladder(row: Mapping[str, Any]) -> tuple[float, float]:

@@ -107,7 +107,7 @@ def _ours(track: Track, worth: Sequence[Mapping[str, Any]]) -> list[Row]:
         Row(
             verdict=row["verdict"],
             date=track.date,
-            connection=row["variant"],
+            connection=row["design"],
             who=OURS,
             answer=row["answer"],
             **multiplier_of(row),

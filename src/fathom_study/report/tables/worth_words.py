@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
 from fathom_study.analysis.claims.published import Worth
 from fathom_study.analysis.effective_depth import AT, UNKNOWN
+from fathom_study.analysis.pairs import BEST_RATES, ONE_RATE
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.worth import COSTS_MORE, FUSED_WIDTH, PAYS, WAYS
@@ -35,6 +37,31 @@ class WorthPresenter(NamedTuple):
     """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """The authors' statement on the cost of a variant: (words, address of the source)."""
+    plain: str
+    """The plain network that the study compares with."""
+
+    def decided(self, fading: Collection[str] = ()) -> list[Record]:
+        """A row for each connection that is better or worse, at the study's rate or at best rates.
+
+        `at_best` is its row at the best rates, None if few rates were tried. Of the better ones,
+        those of `fading` come last: their gain is not shown over longer trainings.
+        """
+        best = {row["design"]: row for row in self.rows if row["rate"] == BEST_RATES}
+        rows = [
+            row | {"at_best": best.get(row["design"]), "fades": row["design"] in fading}
+            for row in self._at_study_rate()
+        ]
+        rows = [row for row in rows if {BETTER, WORSE} & verdicts(row)]
+        return sorted(rows, key=lambda row: (WORSE in verdicts(row), row["fades"]))
+
+    def undecided(self, decided: Sequence[Record]) -> list[Record]:
+        """The rows at the study's rate that are undecided, without those of `decided`."""
+        known = {row["variant"] for row in decided}
+        rows = self._at_study_rate()
+        return [row for row in rows if row["verdict"] == UNDECIDED and row["variant"] not in known]
+
+    def _at_study_rate(self) -> list[Record]:
+        return [r for r in self.rows if r["rate"] == ONE_RATE and r["against"] == self.plain]
 
 
 def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | None:
@@ -56,7 +83,13 @@ def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | 
     if not rows:
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    return WorthPresenter(above.study, above.task, above.title, rows, overheads)
+    (plain, _), *_ = Counter(row["against"] for row in rows).most_common()
+    return WorthPresenter(above.study, above.task, above.title, rows, overheads, plain)
+
+
+def verdicts(row: Record) -> set[str]:
+    """The verdicts of a row of `WorthPresenter.decided`: at the study's rate, and at best rates."""
+    return {one["verdict"] for one in (row, row["at_best"]) if one}
 
 
 def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
@@ -68,6 +101,9 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
     here = f"a step costs here, {width:g} channels" if width else "a step costs here"
     columns: dict[str, Callable[[Record], str]] = {
         "steps saved": steps_saved,
+        "each at its best rate": lambda row: (
+            steps_saved(row["at_best"]) if row.get("at_best") else ""
+        ),
         "verdict": lambda row: marked(row["verdict"], row),
         here: lambda row: cost_and_pays(row, "pays_here"),
         f"{wider:g} channels": lambda row: overhead(row["cost_wider"]),
@@ -75,10 +111,16 @@ def worth_columns(rows: Sequence[Record]) -> dict[str, Callable[[Record], str]]:
         f"fused kernels, {FUSED_WIDTH} channels, computed": lambda row: cost_and_pays(
             row, "pays_fused"
         ),
-        "seeds": lambda row: f"{row['seeds']:g}",
+        "seeds": seeds_of,
     }
     empty = {head for head, cell in columns.items() if not any(map(cell, rows))}
     return {head: cell for head, cell in columns.items() if head not in empty}
+
+
+def seeds_of(row: Record) -> str:
+    """Number of seeds, as in '8', or '8, 3 at best rates' with a row `at_best`."""
+    text = f"{row['seeds']:g}"
+    return f"{text}, {best['seeds']:g} at best rates" if (best := row.get("at_best")) else text
 
 
 def would(word: str) -> str:
