@@ -63,6 +63,12 @@ def functional_uses(torch, call, x):
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad((call(leaf) ** 2).sum(), leaf)
     yield "func.grad", torch.func.grad(lambda x: (call(x) ** 2).sum())(x), expected
+    out = call(leaf)
+    of = torch.stack([2 * out, torch.ones_like(out)]).detach()
+    (batch,) = torch.autograd.grad(out, leaf, of, is_grads_batched=True)
+    yield "is_grads_batched", batch[0], expected
+    (of_sum,) = torch.autograd.grad(call(leaf).sum(), leaf)
+    yield "another gradient of the batch", batch[1], of_sum
 
 
 @pytest.mark.parametrize("scheme", TRANSFORMED)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor as is_batched
 from torch.autograd import forward_ad
 
 from fathom.operations.numpy_ops import NumpyOps
@@ -21,7 +22,8 @@ Tensors = tuple[Tensor, ...]
 class CustomVJPFunction(torch.autograd.Function):
     """A `CustomVJP` as an autograd function: `way` computes the outputs and the gradient.
 
-    If the gradient will be differentiated, or `way` is None, the gradient is taken of `plain`.
+    If the gradient will be differentiated, is one of a batch of gradients (`is_grads_batched`), or
+    `way` is None, it is taken of `plain`.
     """
 
     @staticmethod
@@ -43,7 +45,7 @@ class CustomVJPFunction(torch.autograd.Function):
         kept, ops = ctx.saved_tensors, ctx.ops
         xs, saved = kept[: ctx.count], kept[ctx.count :]
         with without_autocast(xs[0].device):
-            if torch.is_grad_enabled() or ctx.way is None:
+            if torch.is_grad_enabled() or ctx.way is None or any(map(is_batched, gradients)):
                 wanted = ctx.needs_input_grad[3:]
                 of_xs = gradient_of_plain(ops, ctx.function, xs, gradients, wanted)
             else:
