@@ -95,6 +95,45 @@ def test_rewritten_plain_has_the_losses_of_plain(name, wrap):
     np.testing.assert_allclose(ours, theirs, rtol=2e-6)
 
 
+RECURRENT = """
+import torch
+
+class Whole(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.cell = torch.nn.GRU(width, width, batch_first=True)
+
+    def mix(self, x):
+        return self.cell(x)[0]
+
+    def forward(self, x, functions):
+        for function in functions:
+            x = self.mix(x + function(x))
+        return x
+
+class Stepped(Whole):
+    def __init__(self, width):
+        torch.nn.Module.__init__(self)
+        self.cell = torch.nn.GRUCell(width, width)
+
+    def mix(self, x):
+        states = [torch.zeros_like(x[:, 0])]
+        for token in x.unbind(1):
+            states.append(self.cell(token, states[-1]))
+        return torch.stack(states[1:], 1)
+"""
+"""`torch.nn.GRU` keeps its parameters also in a list of its own; a cell does not."""
+
+
+def test_a_recurrent_layer_trains_as_its_cell():
+    write("recurrent.py", RECURRENT)
+    whole, stepped = (
+        losses(spec_of({"module": f"recurrent.py:{n}"}), n) for n in ("Whole", "Stepped")
+    )
+    assert len(set(stepped)) == len(stepped)
+    np.testing.assert_allclose(whole, stepped, rtol=2e-6)
+
+
 def test_the_example_of_the_documents_trains_and_keeps_its_contract():
     text = (Path(__file__).parents[2] / "docs/library.md").read_text(encoding="utf-8")
     section = text.partition("## Your own connection")[2]

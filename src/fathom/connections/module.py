@@ -258,17 +258,28 @@ def _as_module(function: Callable[..., Tensor]) -> nn.Module:
 
 
 def _hidden_modules(module: nn.Module) -> str:
-    """The first attribute whose list, tuple or dict holds modules or parameters; empty if none."""
+    """The first attribute whose list, tuple or dict holds modules or parameters; empty if none.
+
+    A list of registered parameters alone hides none: `torch.nn.GRU` has one.
+    """
     from torch import nn
 
     known = vars(nn.Module())
     for part in module.modules():
+        listed = _lists_of_parameters(part)
         for name, value in vars(part).items():
             inner = value.values() if isinstance(value, dict) else value
-            is_plain = isinstance(value, (list, tuple, dict)) and name not in known
+            is_plain = isinstance(value, (list, tuple, dict)) and name not in {*known, *listed}
             if is_plain and any(isinstance(one, (nn.Module, nn.Parameter)) for one in inner):
                 return name
     return ""
+
+
+def _lists_of_parameters(module: nn.Module) -> dict[str, list[Tensor]]:
+    """The attributes of a module that are lists of its own parameters."""
+    own = {*map(id, module._parameters.values())}
+    lists = {name: value for name, value in vars(module).items() if isinstance(value, list)}
+    return {name: value for name, value in lists.items() if value and {*map(id, value)} <= own}
 
 
 def has_verbs(module: nn.Module) -> bool:
@@ -545,6 +556,10 @@ def _with_parameters(
         "_modules": {
             n: None if m is None else _with_parameters(m, values, training=training)
             for n, m in module._modules.items()
+        },
+        **{
+            name: [values.get(id(p), p) for p in listed]
+            for name, listed in _lists_of_parameters(module).items()
         },
     }
     vars(twin).update(vars(module) | parts, training=training and module.training)
