@@ -81,12 +81,13 @@ def write_page(
         replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
     sections = read_sections(files, figures, replaced, lines, _other_pages(config))
     columns = read_yaml(templates / "columns.yaml")
+    main = [published.worth.study] if published.worth else []  # the explorer opens on it
     sourced = labels | {name: source.title for name, source in published.sources.items()}
     text = fill(
         environment,
         "index.html.j2",
         sections=sections,
-        titles={name: labels.get(name, name) for name in config.studies},
+        titles={name: labels.get(name, name) for name in dict.fromkeys((*main, *config.studies))},
         studies={name: packed(study) for name, study in studies_of(config, tables, labels).items()},
         evidence=packed(evidence_of(config, tables, lines, sourced, columns)),
         vega=packed(vega_script()),
