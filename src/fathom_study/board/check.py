@@ -41,13 +41,7 @@ from fathom_study.board.submission import (
 from fathom_study.board.track import RECORD, Track, open_track
 from fathom_study.config import Cell, Compute, Spec
 from fathom_study.runs.bundle import BundleError, make_rows, unpack
-from fathom_study.runs.folder import (
-    SPEC,
-    RunError,
-    read_json,
-    read_manifest,
-    read_rows,
-)
+from fathom_study.runs.folder import SPEC, RunError, read_json, read_manifest, read_rows
 from fathom_study.runs.replay import Comparison, compare_runs
 from fathom_study.runs.training import TARGETS
 from fathom_study.runs.validate import STEPS, compare_specs, receive_run

@@ -13,15 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from fathom.connections.module import TorchModule, split_name
-from fathom.settings import (
-    NonNegative,
-    Number,
-    OneLine,
-    PlainText,
-    Settings,
-    TableText,
-    validate,
-)
+from fathom.settings import NonNegative, Number, OneLine, PlainText, Settings, TableText, validate
 from fathom.system.errors import UserError
 from fathom.system.text import digits
 from fathom_study.board.scoring import Numbers, numbers_of

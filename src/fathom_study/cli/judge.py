@@ -11,14 +11,7 @@ import typer
 
 from fathom.settings import validate
 from fathom.system.errors import fail
-from fathom_study.cli.options import (
-    ConfigFiles,
-    Device,
-    Jobs,
-    changed,
-    example,
-    output_folder,
-)
+from fathom_study.cli.options import ConfigFiles, Device, Jobs, changed, example, output_folder
 from fathom_study.cli.training import train_left
 from fathom_study.config import ConfigError, parse_yaml
 

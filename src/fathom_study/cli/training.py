@@ -174,8 +174,7 @@ def train_left(
 def compare(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task: fashion.")],
     mode: Annotated[
-        list[str] | None,
-        typer.Option(help="Variant (repeatable); by default all published ones."),
+        list[str] | None, typer.Option(help="Variant (repeatable); by default all published ones.")
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,

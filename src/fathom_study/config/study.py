@@ -10,13 +10,7 @@ from functools import cached_property
 from operator import not_
 from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    SerializeAsAny,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from fathom.settings import (
     ConfigError,

@@ -20,12 +20,7 @@ from fathom_study.runs.folder import MANIFEST, RUN_FILES, run_folder
 from fathom_study.runs.run import Run
 from fathom_study.runs.status import trainable
 from fathom_study.runs.training_code import metrics_code
-from fathom_study.runs.validate import (
-    imported_runs,
-    summarize_reasons,
-    validate_run,
-    why_again,
-)
+from fathom_study.runs.validate import imported_runs, summarize_reasons, validate_run, why_again
 
 STARTED = ".snakemake/fathom-started"
 """An input of trainings, newer than every run; its time counts only for runs that are stale."""
