@@ -46,13 +46,11 @@ REFERENCE = "results/reference"
 """The kept result."""
 
 
-def _is_date(text: str) -> str:
-    """The text, if it is a date such as 2026-11-28."""
-    date.fromisoformat(text)
-    return text
-
-
-Date = Annotated[Text, Field(pattern=r"^\d{4}-\d\d-\d\d$"), AfterValidator(_is_date)]
+Date = Annotated[
+    Text,
+    Field(pattern=r"^\d{4}-\d\d-\d\d$"),
+    AfterValidator(lambda text: date.fromisoformat(text).isoformat()),
+]
 
 
 class Track(Settings):

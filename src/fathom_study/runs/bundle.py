@@ -14,7 +14,6 @@ import io
 import json
 import lzma
 import shutil
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from fathom.system.errors import UserError
+from fathom.system.errors import UserError, say
 from fathom.system.text import one_line, printable
 from fathom_study import tasks
 from fathom_study.config import Cell, Config
@@ -84,7 +83,7 @@ def create_bundle(config: Config, file: Path, patterns: Sequence[str] = ()) -> l
     runs = [validate_run(run_folder(results, cell), config.spec(cell)) for cell in cells]
     chosen = [run for run in runs if run.status not in ("missing", "failed")]
     if unfinished := sum(run.status == "failed" for run in runs):
-        print(f"fathom: left out: {unfinished} unfinished trainings", file=sys.stderr)
+        say(f"left out: {unfinished} unfinished trainings")
     unfit = [run for run in chosen if run.status != "measured"]
     if unfit:
         raise BundleError("\n".join(f"{run.cell}: {run.status}, {run.reason}" for run in unfit))
@@ -104,11 +103,11 @@ def write_bundle(file: Path, folders: Mapping[Cell, Path]) -> None:
     ):
         for cell, folder in folders.items():
             for name, content in bundled_files(folder).items():
-                columns = to_columns(content) if name == METRICS else None
-                if columns is None:
-                    _add(archive, f"runs/{cell}/{name}", content)
-                else:
-                    _add(archive, f"runs/{cell}/{COLUMNS}", columns)
+                if name == METRICS and (columns := to_columns(content)):
+                    name, content = COLUMNS, columns
+                entry = tarfile.TarInfo(f"runs/{cell}/{name}")  # without owner, time, permissions
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
 
 
 def check_replaces(file: Path) -> None:
@@ -142,12 +141,6 @@ def bundled_files(folder: Path) -> dict[str, bytes]:
         return {**files, MANIFEST: (folder / MANIFEST).read_bytes()}
     sent["sha256"] = manifest_hash(sent)
     return {**files, MANIFEST: json.dumps(sent, indent=2).encode() + b"\n"}
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)  # without owner, time and permissions
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
 
 
 # --- importing a bundle -------------------------------------------------------------------------
@@ -213,10 +206,8 @@ def refused_bundles(results: Path) -> list[str]:
 
 def record_refusals(results: Path, bundles: Mapping[Path, str | None]) -> None:
     """Record the reason for each refused bundle, None if imported; keep the lines of others."""
-    known, reasons = (
-        refused_bundles(results),
-        {printable(str(f)): why for f, why in bundles.items()},
-    )
+    known = refused_bundles(results)
+    reasons = {printable(str(file)): why for file, why in bundles.items()}
     lines = [line for line in known if not line.startswith(tuple(f"{file}: " for file in reasons))]
     lines += [f"{file}: {why}" for file, why in reasons.items() if why]
     if lines:
@@ -266,13 +257,12 @@ def unpack(file: Path, staging: Path, *, check: bool = True) -> dict[Cell, Manif
     staging.mkdir(parents=True, exist_ok=True)
     try:
         cells = _extract(file, staging)
-        for cell in cells if check else ():
-            make_rows(staging / cell.path())
-        manifests = {}
+        if not check:
+            return {cell: read_manifest(staging / cell.path()) for cell in cells}
         for cell in cells:
-            folder = staging / cell.path()
-            manifests[cell] = receive_run(folder, cell) if check else read_manifest(folder)
-        for cell, manifest in manifests.items() if check else ():
+            make_rows(staging / cell.path())
+        manifests = {cell: receive_run(staging / cell.path(), cell) for cell in cells}
+        for cell, manifest in manifests.items():
             if not 0 < len(manifest.platform) <= MAX_PLATFORM:
                 raise BundleError(
                     f"{cell}: device and system make a platform of {len(manifest.platform)} "

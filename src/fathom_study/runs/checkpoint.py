@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
+from fathom.system.errors import say
 from fathom.system.text import one_line
 from fathom_study.config import Compute
 from fathom_study.metrics.steps import Row
@@ -83,8 +83,7 @@ class Checkpoint:
         return Resume(state, rows)
 
     def _start_anew(self, why: str) -> None:
-        why = one_line(f"{self.file}: is not used, so the training starts again: {why}")
-        print(f"fathom: {why}", file=sys.stderr)
+        say(one_line(f"{self.file}: is not used, so the training starts again: {why}"))
 
 
 def _digest(metadata: dict[str, str], state: dict[str, np.ndarray]) -> str:

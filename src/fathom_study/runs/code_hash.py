@@ -48,6 +48,7 @@ class CodeError(UserError):
     """Code whose dependencies cannot be followed."""
 
 
+@cache  # the same for thousands of cells
 def module_hashes(*roots: str, sources: Path = SOURCES) -> dict[str, str]:
     """A hash of every module that the roots reach, themselves included.
 

@@ -95,12 +95,10 @@ def _kept_manifests(config: Config, file: Path) -> dict[tuple[str, Cell], Manife
 def format_previews(previews: Sequence[ImportPreview]) -> Iterator[str]:
     """A table of previews by platform, study and outcome; then every reason once."""
     counts = Counter((p.platform, p.cell.study, p.outcome) for p in previews)
-    rows = [
-        ("platform", "study", "runs", "on arrival"),
-        *(
-            (platform, study, str(n), f"{outcome}: {IMPORT_OUTCOMES[outcome]}")
-            for (platform, study, outcome), n in counts.items()
-        ),
+    rows = [("platform", "study", "runs", "on arrival")]
+    rows += [
+        (platform, study, str(n), f"{outcome}: {IMPORT_OUTCOMES[outcome]}")
+        for (platform, study, outcome), n in counts.items()
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for platform, study, runs, what in rows:

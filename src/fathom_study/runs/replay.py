@@ -83,11 +83,8 @@ def repeat(run: Run, compute: Compute, steps: int) -> Comparison:
     compute = _like(run.manifest, compute)
     try:
         # The content of a run that names today's code was checked by `validate_run`.
-        problem = (
-            Problem(read_spec(run.folder))
-            if run.counts
-            else check_content(run.folder, run.manifest)
-        )
+        is_checked, folder = run.counts, run.folder
+        problem = Problem(read_spec(folder)) if is_checked else check_content(folder, run.manifest)
         recorded = read_rows(run.folder, steps)
         backend = connect(problem.spec, compute)
         again = first_rows(problem, backend, len(recorded))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from fathom.connections.module import TorchModule, own_code
-from fathom.system.errors import UserError, of_system
+from fathom.system.errors import UserError, of_system, say
 from fathom_study.backends import BackendError
 from fathom_study.config import Cell, Compute, Config, Spec, installed_backends
 from fathom_study.runs.contract import check_contract
@@ -36,10 +35,7 @@ def specs_left(
     config.check_trains({cell.study for cell in cells})
     here = installed_backends()
     for backend in sorted({cell.backend for cell in cells} - set(here)):
-        print(
-            f"fathom: backend {backend} is not installed here: its cells are left out",
-            file=sys.stderr,
-        )
+        say(f"backend {backend} is not installed here: its cells are left out")
     specs = [config.spec(cell) for cell in cells if cell.backend in here]
     if not specs:
         raise BackendError("no chosen cell can be trained here; install its backend")

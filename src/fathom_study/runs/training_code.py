@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import cache
 
 from fathom.connections.schemes import settings_of
 from fathom.system.text import digits
@@ -21,7 +20,7 @@ def training_code(spec: Spec) -> dict[str, str]:
     """
     metrics = (STEP_METRICS | tasks.load(spec.task).step_metrics).values()
     computed = (metric.compute.__module__ for metric in metrics if metric.compute)
-    return _hashes(tuple(sorted(starts(spec).union(computed))))
+    return code_hash.module_hashes(*sorted(starts(spec).union(computed)))
 
 
 def training_code_hash(spec: Spec) -> str:
@@ -44,8 +43,3 @@ def metrics_code(task_names: Iterable[str]) -> list[str]:
     """Modules of the metrics of these tasks, for `code_hash`."""
     modules = (f"fathom_study.tasks.{name}" for name in sorted(set(task_names)))
     return ["fathom_study.metrics.steps", "fathom_study.metrics.runs", *modules]
-
-
-@cache  # the same for thousands of cells
-def _hashes(roots: tuple[str, ...]) -> dict[str, str]:
-    return code_hash.module_hashes(*roots)
