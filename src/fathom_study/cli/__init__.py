@@ -12,6 +12,7 @@ from functools import cache
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from fathom import __version__
 from fathom.system.errors import UserError, fail, fail_for_interrupt, fail_for_missing, of_system
@@ -34,7 +35,7 @@ def _print_version(wanted: bool) -> None:
 
 Version = Annotated[
     bool,
-    typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
 ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fathom_study.cli.options import example
 from fathom_study.config import Compute
@@ -17,20 +18,20 @@ app.add_typer(board, name="board", help="The board: connections of all authors, 
 
 @board.command(epilog=example("fathom board check board/quick/two_streams-jane"))
 def check(
-    folder: Annotated[Path, typer.Argument(help="A submission, such as board/quick/NAME.")],
+    folder: Annotated[Path, Argument(help="A submission, such as board/quick/NAME.")],
     commit: Annotated[
-        str, typer.Option(help="Commit that draws the seed to train anew; default: HEAD.")
+        str, Option(help="Commit that draws the seed to train anew; default: HEAD.")
     ] = "",
     no_train: Annotated[
-        bool, typer.Option("--no-train", help="Execute nothing of the submission.")
+        bool, Option("--no-train", help="Execute nothing of the submission.")
     ] = False,
     approved: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--approved", help="A maintainer has read the file: execute it also with a network."
         ),
     ] = False,
-    data: Annotated[Path, typer.Option(help="Folder of data sets.")] = Path("data"),
+    data: Annotated[Path, Option(help="Folder of data sets.")] = Path("data"),
 ) -> None:
     """Check a submission to the board.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from fathom.system.errors import fail, say
 from fathom.system.text import one_line
@@ -60,7 +61,7 @@ def create(
 
 @bundle.command(epilog=example("fathom bundle check gpu.tar.xz"))
 def check(
-    file: Annotated[Path, typer.Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
+    file: Annotated[Path, Argument(help="A bundle.")], config: ConfigFiles = DEFAULT_CONFIG
 ) -> None:
     """Check a bundle without importing it.
 
@@ -77,13 +78,11 @@ def check(
 
 @bundle.command("import", epilog=example("fathom bundle import gpu.tar.xz --keep"))
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Bundles.")],
+    files: Annotated[list[Path], Argument(metavar="FILE...", help="Bundles.")],
     config: ConfigFiles = DEFAULT_CONFIG,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep an existing run of the same cell.")
-    ] = False,
+    keep: Annotated[bool, Option("--keep", help="Keep an existing run of the same cell.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an existing run of the same cell.")
+        bool, Option("--replace", help="Replace an existing run of the same cell.")
     ] = False,
 ) -> None:
     """Check bundles and put their runs under RESULTS/imported/PLATFORM.
@@ -139,14 +138,14 @@ def _what_now(settings: Config, files: Sequence[Path]) -> str:
 def replay(
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    jobs: Annotated[int, typer.Option(min=1, help="Number of groups to replay at once.")] = 1,
+    jobs: Annotated[int, Option(min=1, help="Number of groups to replay at once.")] = 1,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Write nothing; exit with status 1 if a run fails the check."),
+        Option("--all", help="Write nothing; exit with status 1 if a run fails the check."),
     ] = False,
     whole: Annotated[
         Path | None,
-        typer.Option("--whole", metavar="RUN", help="Repeat this run folder to its last step."),
+        Option("--whole", metavar="RUN", help="Repeat this run folder to its last step."),
     ] = None,
 ) -> None:
     """Repeat the first steps of imported runs.

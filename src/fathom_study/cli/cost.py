@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from fathom.connections.cost import (
     FLOATS,
@@ -23,7 +24,7 @@ from fathom.connections.cost import (
 from fathom.connections.schemes import SCHEMES, name_behind
 from fathom.library import connection_for
 from fathom.settings import ConfigError, join_values
-from fathom_study.cli.options import example
+from fathom_study.cli.options import Scheme, Streams, example
 from fathom_study.config import parse_yaml
 
 app = typer.Typer()
@@ -34,26 +35,22 @@ TABLES = (Path("benchmarks/schemes.csv"), Path("benchmarks/step_times.csv"))
 
 @app.command("cost", epilog=example("fathom cost mhc_paper --width 4096 --blocks 32"))
 def print_cost(
-    scheme: Annotated[
-        str, typer.Argument(help="A scheme, or its settings such as '{connection: hc_paper}'.")
-    ],
-    width: Annotated[int, typer.Option(min=1, help="Channels C of the transformer.")],
-    blocks: Annotated[int, typer.Option(min=1, help="Blocks: attention and MLP.")],
+    scheme: Scheme,
+    width: Annotated[int, Option(min=1, help="Channels C of the transformer.")],
+    blocks: Annotated[int, Option(min=1, help="Blocks: attention and MLP.")],
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a step: prints totals and milliseconds.")
+        int | None, Option(min=1, help="Tokens in a step: prints totals and milliseconds.")
     ] = None,
-    streams: Annotated[int, typer.Option(min=1, help="Streams, if the settings have none.")] = 4,
+    streams: Streams = 4,
     dtype: Annotated[
-        str, typer.Option(help=f"Float type of the streams: {join_values(FLOATS)}.")
+        str, Option(help=f"Float type of the streams: {join_values(FLOATS)}.")
     ] = "bfloat16",
-    gpu: Annotated[
-        str, typer.Option(help=f"Rate and bandwidth of: {join_values(MACHINES)}.")
-    ] = "h100",
+    gpu: Annotated[str, Option(help=f"Rate and bandwidth of: {join_values(MACHINES)}.")] = "h100",
     rate: Annotated[
-        float | None, typer.Option(min=0.001, help="TFLOP/s that products reach, for the GPU's.")
+        float | None, Option(min=0.001, help="TFLOP/s that products reach, for the GPU's.")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(min=0.001, help="TB/s of its memory, for the GPU's.")
+        float | None, Option(min=0.001, help="TB/s of its memory, for the GPU's.")
     ] = None,
 ) -> None:
     """Print what a connection adds to a training step of a transformer, at the least.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument
 
 from fathom_study import datasets
 from fathom_study.cli.options import DATA, check_known, example, output_file, output_folder
@@ -20,9 +21,7 @@ app = typer.Typer()
 def fetch(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Data sets, such as fashion_mnist; by default all."
-        ),
+        Argument(metavar="[NAME]...", help="Data sets, such as fashion_mnist; by default all."),
     ] = None,
     data: Annotated[
         Path, output_folder(help="Folder for data sets, the same as compute.data of the config.")
@@ -54,7 +53,7 @@ def fetch(
 
 @app.command(epilog=example("fathom corpus my-texts"))
 def corpus(
-    folder: Annotated[Path, typer.Argument(help="A folder of .txt files, in UTF-8.")],
+    folder: Annotated[Path, Argument(help="A folder of .txt files, in UTF-8.")],
 ) -> None:
     """Print the settings that name your own text.
 

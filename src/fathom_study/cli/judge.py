@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from fathom.settings import validate
 from fathom.system.errors import fail
@@ -37,37 +38,33 @@ QUICK = "quick"
 @app.command(epilog=example("fathom judge my_connection.py:TwoStreams --quick"))
 def judge(
     module: Annotated[
-        str, typer.Argument(metavar="FILE.py:NAME", help="Your class or function, in PyTorch.")
+        str, Argument(metavar="FILE.py:NAME", help="Your class or function, in PyTorch.")
     ],
-    settings: Annotated[str, typer.Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
+    settings: Annotated[str, Option(help="Its arguments, such as '{streams: 2}'.")] = "{}",
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"Short for --track {QUICK}; takes a minute.")
+        bool, Option("--quick", help=f"Short for --track {QUICK}; takes a minute.")
     ] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check", help="Only check the contract and the cost of a step; no data set."
-        ),
+        Option("--check", help="Only check the contract and the cost of a step; no data set."),
     ] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of seeds; intervals need three.", show_default="3"),
+        Option(min=1, help="Number of seeds; intervals need three.", show_default="3"),
     ] = None,
     train_plain: Annotated[
         bool,
-        typer.Option(
-            "--train-plain", help="Train the plain network here too, and read no kept result."
-        ),
+        Option("--train-plain", help="Train the plain network here too, and read no kept result."),
     ] = False,
     track: Annotated[
-        str, typer.Option(help="Use the settings and seeds of a track of the board: docs/board.md.")
+        str, Option(help="Use the settings and seeds of a track of the board: docs/board.md.")
     ] = "",
     submit: Annotated[
-        bool, typer.Option("--submit", help="Write a submission to the board; needs --track.")
+        bool, Option("--submit", help="Write a submission to the board; needs --track.")
     ] = False,
-    who: Annotated[str, typer.Option(help="Your name on the board.")] = "",
+    who: Annotated[str, Option(help="Your name on the board.")] = "",
     licence: Annotated[
-        str, typer.Option(help="Licence of your file, by its SPDX name, such as MIT.")
+        str, Option(help="Licence of your file, by its SPDX name, such as MIT.")
     ] = "",
     config: ConfigFiles = [],  # noqa: B006, typer copies it
     jobs: Jobs = 1,

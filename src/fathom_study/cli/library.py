@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from fathom.connections.about import ABOUT
 from fathom.connections.plain_start import plain_start
@@ -15,7 +16,10 @@ from fathom.settings import ConfigError
 from fathom.system.text import digits
 from fathom_study.cli.options import (
     Device,
+    Replace,
     RunFolder,
+    Scheme,
+    Streams,
     Threads,
     changed,
     end_with,
@@ -34,19 +38,17 @@ app = typer.Typer()
 def convert(
     run: RunFolder,
     connection: Annotated[
-        str, typer.Option(help="A scheme, or its settings such as '{connection: hc_paper}'.")
+        str, Option(help="A scheme, or its settings such as '{connection: hc_paper}'.")
     ],
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")],
+    steps: Annotated[int, Option(min=1, help="Training steps.")],
     out: Annotated[Path, output_folder(help="Folder of the new run.")],
-    streams: Annotated[int, typer.Option(min=1, help="Streams, if the settings have none.")] = 4,
+    streams: Streams = 4,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of batches; by default the run's plus 1000.")
+        int | None, Option(min=0, help="Seed of batches; by default the run's plus 1000.")
     ] = None,
     device: Device = None,
     threads: Threads = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Train even if the folder contains a run.")
-    ] = False,
+    replace: Replace = False,
 ) -> None:
     """Train a trained plain network on with a connection.
 
@@ -92,14 +94,12 @@ def convert(
 
 @app.command(epilog=example("fathom oracle mhc_paper --out mhc_paper.safetensors"))
 def oracle(
-    scheme: Annotated[
-        str, typer.Argument(help="A scheme, or its settings such as '{connection: hc_paper}'.")
-    ],
+    scheme: Scheme,
     out: Annotated[Path, output_file(help="File to write.")],
-    layers: Annotated[int, typer.Option(min=1, help="Wrapped functions, two in a block.")] = 4,
-    width: Annotated[int, typer.Option(min=1, help="Channels.")] = 8,
-    streams: Annotated[int, typer.Option(min=1, help="Streams, if the settings have none.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all numbers.")] = 0,
+    layers: Annotated[int, Option(min=1, help="Wrapped functions, two in a block.")] = 4,
+    width: Annotated[int, Option(min=1, help="Channels.")] = 8,
+    streams: Streams = 4,
+    seed: Annotated[int, Option(min=0, help="Seed of all numbers.")] = 0,
 ) -> None:
     """Write numbers to test another implementation with.
 

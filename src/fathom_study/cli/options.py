@@ -8,61 +8,62 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fathom.settings import deep_merge, short_repr, unknown, validate
 from fathom_study.config import Compute, Config, ConfigError, load_config, parse_yaml
 from fathom_study.system.files import file_to_write
 
 
+def _name_of_folder(name: str, kind: str = "folder") -> Path:
+    if not str(name):
+        raise typer.BadParameter(f"is empty; name a {kind}")
+    return Path(name)
+
+
 def _name_of_file(name: str) -> Path:
-    if not str(name):
-        raise typer.BadParameter("is empty; name a file")
-    file_to_write(Path(name))
-    return Path(name)
-
-
-def _name_of_folder(name: str) -> Path:
-    if not str(name):
-        raise typer.BadParameter("is empty; name a folder")
-    return Path(name)
+    file = _name_of_folder(name, "file")
+    file_to_write(file)
+    return file
 
 
 def output_file(*names: str, **settings: Any) -> Any:  # noqa: ANN401, an option of typer
     """An option for a file to write; a folder or a device is refused before the work starts."""
-    return typer.Option(*names, parser=_name_of_file, **{"metavar": "FILE", **settings})
+    return Option(*names, parser=_name_of_file, **{"metavar": "FILE", **settings})
 
 
 def output_folder(*names: str, **settings: Any) -> Any:  # noqa: ANN401, an option of typer
     """An option for a folder to write into."""
-    return typer.Option(*names, parser=_name_of_folder, metavar="FOLDER", **settings)
+    return Option(*names, parser=_name_of_folder, metavar="FOLDER", **settings)
 
 
 ConfigFiles = Annotated[
     list[Path],
-    typer.Option("--config", "-c", help="Config files; later ones override earlier ones."),
+    Option("--config", "-c", help="Config files; later ones override earlier ones."),
 ]
 Overrides = Annotated[
     list[str],
-    typer.Option(
-        "--set", help="KEY=VALUE that overrides the files, such as depths=[12] (repeatable)."
-    ),
+    Option("--set", help="KEY=VALUE that overrides the files, such as depths=[12] (repeatable)."),
 ]
 Patterns = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[PATTERN]...",
         help="Cells, such as 'depth-mlx/48L/*' or '*/torch/*'; by default all.",
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps or gpu.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Number of cells to train at once.")]
-RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
-FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
-PublishedFile = Annotated[
-    Path, typer.Option("--published", help="Published values to compare with.")
+Scheme = Annotated[
+    str, Argument(help="A scheme, or its settings such as '{connection: hc_paper}'.")
 ]
-TemplatesFolder = Annotated[Path, typer.Option("--templates", help="Folder of the templates.")]
+Streams = Annotated[int, Option(min=1, help="Streams, if the settings have none.")]
+Replace = Annotated[bool, Option("--replace", help="Train even if the folder contains a run.")]
+Device = Annotated[str | None, Option(help="auto, cpu, cuda, mps or gpu.")]
+Threads = Annotated[int | None, Option(min=1, help="CPU threads.")]
+Jobs = Annotated[int, Option(min=1, help="Number of cells to train at once.")]
+RunFolder = Annotated[Path, Argument(help="A run folder.")]
+FigureFolder = Annotated[Path, output_folder(help="Folder for the figures.")]
+PublishedFile = Annotated[Path, Option("--published", help="Published values to compare with.")]
+TemplatesFolder = Annotated[Path, Option("--templates", help="Folder of the templates.")]
 DEFAULT_CONFIG = [Path("config.yaml")]
 DATA = Path(Compute.model_fields["data"].default)
 PUBLISHED = Path("report/published.yaml")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from fathom.system.errors import fail
 from fathom_study.cli.options import (
@@ -66,13 +67,13 @@ def _read(
 
 @app.command(epilog=example("fathom status depth-mlx"))
 def status(
-    studies: Annotated[list[str] | None, typer.Argument(help="Only these studies.")] = None,
+    studies: Annotated[list[str] | None, Argument(help="Only these studies.")] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
     every_cell: Annotated[
-        bool, typer.Option("--all", help="List every cell and contrast of all studies.")
+        bool, Option("--all", help="List every cell and contrast of all studies.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what is trained, what is left, and how long it takes.
 
@@ -153,16 +154,16 @@ def claims(config: ConfigFiles = DEFAULT_CONFIG, published: PublishedFile = PUBL
     )
 )
 def figures(
-    tables: Annotated[Path, typer.Option(help="Folder of the tables.")],
+    tables: Annotated[Path, Option(help="Folder of the tables.")],
     out: FigureFolder,
-    name: Annotated[str, typer.Option("--study", help="Study; by default all together.")] = "",
+    name: Annotated[str, Option("--study", help="Study; by default all together.")] = "",
     platform: Annotated[
-        str, typer.Option(help="torch, or torch-MACHINE for imported runs, as in the tables.")
+        str, Option(help="torch, or torch-MACHINE for imported runs, as in the tables.")
     ] = "",
     config: ConfigFiles = DEFAULT_CONFIG,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Figure or metric; by default all figures of the study."),
+        Option(help="Figure or metric; by default all figures of the study."),
     ] = None,
 ) -> None:
     """Draw the figures of one study on one platform, or those over all studies."""
@@ -237,9 +238,7 @@ def page(
 
 @app.command(epilog=example("fathom schema --check"))
 def schema(
-    check: Annotated[
-        bool, typer.Option("--check", help="Only check that all are up to date.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Only check that all are up to date.")] = False,
 ) -> None:
     """Write the JSON schema and the tables in documents.
 
@@ -262,9 +261,9 @@ def schema(
 
 @app.command(epilog=example("fathom schemes mhc_paper"))
 def schemes(
-    name: Annotated[str, typer.Argument(help="Scheme to print as YAML for a config.")] = "",
+    name: Annotated[str, Argument(help="Scheme to print as YAML for a config.")] = "",
     long: Annotated[
-        bool, typer.Option("--long", help="Print releases, components, size and cost of each.")
+        bool, Option("--long", help="Print releases, components, size and cost of each.")
     ] = False,
 ) -> None:
     """List the named residual schemes, with source and formula."""

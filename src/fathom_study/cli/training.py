@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fathom.settings import validate
 from fathom.system.errors import UserError, fail, say
@@ -25,6 +26,7 @@ from fathom_study.cli.options import (
     Jobs,
     Overrides,
     Patterns,
+    Replace,
     changed,
     check_known,
     end_with,
@@ -43,19 +45,17 @@ app = typer.Typer()
     epilog=example("fathom train depth-mlx --depth 48 --variant mhc --backend torch --seed 0")
 )
 def train(
-    name: Annotated[str, typer.Argument(metavar="STUDY", help="A study of the config.")],
-    depth: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Residual scheme, for example mhc.")] = None,
-    backend: Annotated[str | None, typer.Option(help="Framework, for example torch.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of parameters and batches.")] = None,
+    name: Annotated[str, Argument(metavar="STUDY", help="A study of the config.")],
+    depth: Annotated[int | None, Option(help="Number of layers.")] = None,
+    variant: Annotated[str | None, Option(help="Residual scheme, for example mhc.")] = None,
+    backend: Annotated[str | None, Option(help="Framework, for example torch.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of parameters and batches.")] = None,
     out: Annotated[
         Path | None, output_folder(help="Run folder; by default the one in results.")
     ] = None,
     config: ConfigFiles = DEFAULT_CONFIG,
     override: Overrides = [],  # noqa: B006, typer copies it
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Train even if the folder contains a run.")
-    ] = False,
+    replace: Replace = False,
 ) -> None:
     """Train one cell of a study.
 
@@ -84,7 +84,7 @@ def train_all(
     jobs: Jobs = 1,
     device: Device = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only estimate the time on this machine.")
+        bool, Option("--estimate", help="Only estimate the time on this machine.")
     ] = False,
 ) -> None:
     """Train every cell without a current run, without Snakemake.
@@ -172,34 +172,30 @@ def train_left(
     epilog=example("fathom compare fashion --depth 4 --steps 100 --width 16 --batch-size 16")
 )
 def compare(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="The task: fashion.")],
+    task: Annotated[str, Argument(metavar="TASK", help="The task: fashion.")],
     mode: Annotated[
-        list[str] | None, typer.Option(help="Variant (repeatable); by default all published ones.")
+        list[str] | None, Option(help="Variant (repeatable); by default all published ones.")
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Layers.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.")] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="Channels.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Examples per batch.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.")] = None,
-    streams: Annotated[int | None, typer.Option(min=1, help="Number of streams.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Decoupled weight decay.")] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of linear warm-up.")
-    ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of activations to drop.")] = None,
-    no_schedule: Annotated[
-        bool, typer.Option("--no-schedule", help="Constant learning rate.")
-    ] = False,
-    backend: Annotated[str, typer.Option(help="Framework, for example torch.")] = "torch",
+    depth: Annotated[int | None, Option(min=1, help="Layers.")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Training steps.")] = None,
+    width: Annotated[int | None, Option(min=1, help="Channels.")] = None,
+    batch_size: Annotated[int | None, Option(min=1, help="Examples per batch.")] = None,
+    seed: Annotated[int | None, Option(min=0, help="Seed of all random numbers.")] = None,
+    streams: Annotated[int | None, Option(min=1, help="Number of streams.")] = None,
+    lr: Annotated[float | None, Option(help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, Option(help="Decoupled weight decay.")] = None,
+    warmup_steps: Annotated[int | None, Option(min=0, help="Steps of linear warm-up.")] = None,
+    dropout: Annotated[float | None, Option(help="Share of activations to drop.")] = None,
+    no_schedule: Annotated[bool, Option("--no-schedule", help="Constant learning rate.")] = False,
+    backend: Annotated[str, Option(help="Framework, for example torch.")] = "torch",
     device: Device = "auto",
     threads: Annotated[
         int,
-        typer.Option(min=1, help="CPU threads; use more than one only if other cores are idle."),
+        Option(min=1, help="CPU threads; use more than one only if other cores are idle."),
     ] = 1,
     out: Annotated[Path, output_folder(help="Output folder.")] = Path("results/compare"),
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace runs of other settings in that folder.")
+        bool, Option("--replace", help="Replace runs of other settings in that folder.")
     ] = False,
 ) -> None:
     """Train several variants and compare them.
@@ -245,9 +241,9 @@ def compare(
     hidden=True, epilog=example("fathom job \"$(cat RUN/spec.json)\" --out RUN --compute '{}'")
 )
 def job(
-    spec: Annotated[str, typer.Argument(help="The spec, as JSON.")],
+    spec: Annotated[str, Argument(help="The spec, as JSON.")],
     out: Annotated[Path, output_folder(help="Folder for the run.")],
-    compute: Annotated[str, typer.Option(help="The config's section `compute`, as JSON.")] = "{}",
+    compute: Annotated[str, Option(help="The config's section `compute`, as JSON.")] = "{}",
 ) -> None:
     """Train the cell of a spec. The workflow calls this."""
     cell = parse_spec(parse_json(spec, "SPEC:"), "SPEC")
@@ -281,9 +277,7 @@ def is_free(folder: Path, spec: Spec) -> bool:
             "it, or keep it with --out FOLDER"
         )
     if run.counts:
-        say(
-            f"{folder}: already contains this run, and it is current; to train again, add --replace"
-        )
+        say(f"{folder}: contains this run, and it is current; to train again, add --replace")
     return not run.counts
 
 
