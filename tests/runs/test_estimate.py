@@ -5,7 +5,8 @@ import pytest
 from fathom_study.config import Compute
 from fathom_study.runs import training
 from fathom_study.runs.estimate import LAYER_SECONDS, OPERATIONS_PER_SECOND, assumed_step_seconds
-from fathom_study.runs.training import time_step
+from fathom_study.runs.training import connect, time_problem
+from fathom_study.tasks import Problem
 from tests.support.runs import config_with
 
 
@@ -36,4 +37,5 @@ def test_timing_skips_steps_that_compile_or_run_without_a_graph(backend, monkeyp
 
     real = training.take_step
     monkeypatch.setattr(training, "take_step", take)
-    assert time_step(spec, Compute(device="cpu")) == 0.25
+    compute = Compute(device="cpu")
+    assert time_problem(Problem(spec), connect(spec, compute)) == 0.25

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from fathom.connections.module import TorchModule, own_code
+from fathom.connections.module import own_code
 from fathom.system.errors import UserError, of_system, say
 from fathom_study.backends import BackendError
 from fathom_study.config import Cell, Compute, Config, Spec, installed_backends
@@ -16,7 +16,7 @@ from fathom_study.runs.estimate import assumed_seconds, assumed_step_seconds
 from fathom_study.runs.folder import run_folder
 from fathom_study.runs.pools import by_backend
 from fathom_study.runs.progress import log_lines
-from fathom_study.runs.training import connect, run_cell, time_measurements, time_step
+from fathom_study.runs.training import connect, run_cell, time_measurements, time_problem
 from fathom_study.runs.validate import validate_run
 from fathom_study.tasks import Problem
 
@@ -27,9 +27,8 @@ def specs_left(
     """Specs of the chosen cells that are not trained yet, the longest first by their operations.
 
     `folder_of`: the run folder of a cell; by default the one in the config's results.
-    Cells of a backend that is not installed are left out; prints a line for it.
-    Raises ConfigError for a pattern that matches no cell or with `train: false`, BackendError if
-    none of the chosen cells can be trained here.
+    Cells of a backend that is not installed are left out; prints a line for it. Raises ConfigError
+    for a pattern that matches no cell or with `train: false`, BackendError if none can be trained.
     """
     cells = config.select_cells(patterns)
     config.check_trains({cell.study for cell in cells})
@@ -65,11 +64,11 @@ def estimate_by_timing(specs: Sequence[Spec], compute: Compute) -> float:
     timed = by_variant if is_few else {(backend, ""): s for backend, s in of_backend.items()}
     rates = {}
     for key, spec in timed.items():
-        if isinstance(spec.connection, TorchModule):
-            # A broken contract would end the timing with an error that does not name it.
-            check_contract(Problem(spec), connect(spec, compute))
+        problem, backend = Problem(spec), connect(spec, compute)
+        # A broken contract would end the timing with an error that does not name it.
+        check_contract(problem, backend)
         with own_code(spec.connection):
-            rates[key] = time_step(spec, compute) / assumed_step_seconds(spec)
+            rates[key] = time_problem(problem, backend) / assumed_step_seconds(spec)
     evaluations = {backend: _evaluation(spec, compute) for backend, spec in of_backend.items()}
     total = 0.0
     for spec in specs:
@@ -84,7 +83,7 @@ def _evaluation(spec: Spec, compute: Compute) -> tuple[float, float]:
     """(seconds before the first step, time of an evaluation in steps) of a shallow network."""
     shallow = spec.model_copy(update={"depth": min(spec.depth, SHALLOW)})
     at_start, evaluation = time_measurements(shallow, compute)
-    return at_start, evaluation / time_step(shallow, compute)
+    return at_start, evaluation / time_problem(Problem(shallow), connect(shallow, compute))
 
 
 def train_each(
@@ -95,10 +94,7 @@ def train_each(
     *,
     logs: bool = True,
 ) -> Iterator[tuple[Spec, str]]:
-    """Train every spec, `jobs` at a time; yields each with its error, empty if there was none.
-
-    `logs`: whether to print steps of each training.
-    """
+    """Train every spec, `jobs` at a time; yields each with its error, empty if there was none."""
     items = [(spec.backend, (spec, folder_of(spec.cell))) for spec in specs]
     for (spec, _), error in by_backend(partial(_train_one, compute, logs), items, jobs):
         yield spec, "a worker was killed; run it again to resume" if error is None else error

@@ -79,7 +79,8 @@ def run_cell(
     here = environment(backend, compute.threads)
     prefix = f"FATHOM_{spec.backend.upper()}_"  # switches that may fuse operations
     switches = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
-    identity = {"spec": spec.hash(), "code": code, **digits_of(here), "environment": switches}
+    digits = {name: here[name] for name in DIGITS}
+    identity = {"spec": spec.hash(), "code": code, **digits, "environment": switches}
     with _alone(folder), own_code(spec.connection), memory_errors():
         checkpoint = Checkpoint(folder, identity)
         resume = checkpoint.resume()
@@ -167,11 +168,7 @@ def arithmetic(backend: Backend) -> dict[str, str]:
 
 
 DIGITS = ("cpu", "device", "numpy", "threads", "arithmetic", "rounding")
-
-
-def digits_of(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an environment, or of a manifest, that last digits depend on."""
-    return {name: environment[name] for name in DIGITS}
+"""The part of an environment, or of a manifest, that last digits depend on."""
 
 
 def same_digits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -193,18 +190,13 @@ def first_loss(problem: Problem, backend: Backend) -> float:
     return float(trainer.collect()["loss"][0])
 
 
-def time_step(spec: Spec, compute: Compute) -> float:
+def time_problem(problem: Problem, backend: Backend) -> float:
     """Seconds of a training step here: the median of the last three of up to TIMED_STEPS steps.
 
     The first may compile; on CUDA the first three go without the graph that the fourth records.
     Starts no further step after TIMING_SECONDS, and writes nothing. Raises BackendError or
     DataError as training would.
     """
-    return time_problem(Problem(spec), connect(spec, compute))
-
-
-def time_problem(problem: Problem, backend: Backend) -> float:
-    """Seconds of a training step of a problem, as `time_step`."""
     seconds: list[float] = []
     with memory_errors():
         trainer = trainer_for(problem, backend, problem.initial_parameters())

@@ -286,11 +286,10 @@ def find_runs(config: Config) -> list[Run]:
 
 
 def imported_runs(config: Config) -> list[Run]:
-    """Every imported run of the config's cells, judged also by its replay.
-
-    Raises RunError if there is none and `train: false` leaves no other run.
-    """
-    platforms = imported_platforms(Path(config.results))
+    """Every imported run of the config, judged also by its replay. RunError if none can count."""
+    # Folders with a leading dot belong to running imports; their runs are unchecked.
+    folders = sorted(Path(config.results).glob("imported/[!.]*"))
+    platforms = [folder for folder in folders if folder.is_dir()]
     runs = [
         _validate_imported(folder, config.spec(cell), platform.name)
         for cell, platform in itertools.product(config.cells(), platforms)
@@ -341,9 +340,3 @@ def _apply_replay(run: Run, replay: GroupReplay) -> Run:
         said, details = f"{replay.statement}{rest}", f"{replay.explanation}{rest}"
         run = replace(run, status="stale")
     return replace(run, replay=outcome, reason=one_line(said), details=one_line(details))
-
-
-def imported_platforms(results: Path) -> list[Path]:
-    """The folders that bundles were imported into, one for each platform."""
-    # Folders with a leading dot belong to running imports; their runs are unchecked.
-    return sorted(folder for folder in results.glob("imported/[!.]*") if folder.is_dir())
