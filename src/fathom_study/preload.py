@@ -69,10 +69,7 @@ def start(backends: Sequence[str], mlx_blas: str) -> None:
 
 
 def run_job(arguments: Sequence[str]) -> int | None:
-    """Run `fathom job SPEC …` in a fork of a loaded process; returns its exit status.
-
-    Returns None, with nothing done, if there is no such process.
-    """
+    """Run `fathom job SPEC …` in a fork of a loaded process: its exit status; None without one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(f"{os.environ[FOLDER]}/{json.loads(arguments[1])['backend']}")

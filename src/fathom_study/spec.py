@@ -124,10 +124,7 @@ class Initial(Settings):
 
 
 class Spec(Settings):
-    """All settings that a run depends on; equal specs mean equal computations.
-
-    `fathom_study.tasks.parse_spec` reads a spec from JSON.
-    """
+    """All settings that a run depends on; equal specs mean equal computations."""
 
     task: Text
     model: SerializeAsAny[Settings]

@@ -149,10 +149,7 @@ def choose_device(framework: str, device: str, present: Mapping[str, bool]) -> s
 
 
 def connect(name: str, device: str = "auto", threads: int = 1, mlx_blas: str = "auto") -> Backend:
-    """Start a framework on a device, with a number of CPU threads.
-
-    Raises BackendError when the framework is not installed or has no such device.
-    """
+    """Start a framework on a device. Raises BackendError if either is missing."""
     return load(name, threads, mlx_blas).connect(device)
 
 

@@ -185,10 +185,7 @@ class MlxBackend(Backend):
 
 
 def connect(device: str = "auto") -> MlxBackend:
-    """MLX on `device` (auto: gpu where there is one, else cpu).
-
-    Raises BackendError for a missing device.
-    """
+    """MLX on `device` (auto: gpu, else cpu). Raises BackendError for a missing device."""
     device = choose_device("mlx", device, {"gpu": mx.is_available(mx.gpu), "cpu": True})
     mx.set_default_device(mx.gpu if device == "gpu" else mx.cpu)
     return MlxBackend(device)

@@ -28,9 +28,7 @@ GRAPH_SWITCH = "FATHOM_TORCH_GRAPH"
 """Environment variable: `off` disables CUDA graphs, so operations of a step run one by one."""
 
 UNCORRECTED = 2**30
-"""Initial step count of PyTorch's AdamW for recipes without bias correction.
-
-Its corrections 1 − β^t are then exactly one."""
+"""Initial step count of PyTorch's AdamW without bias correction: 1 − β^t is then exactly one."""
 
 NamedTensors = dict[str, Tensor]
 
@@ -256,10 +254,7 @@ class TorchBackend(Backend):
 
 
 def connect(device: str = "auto") -> TorchBackend:
-    """PyTorch on `device` (auto: cuda, else mps, else cpu).
-
-    Raises BackendError for a missing device.
-    """
+    """PyTorch on `device` (auto: cuda, else mps, else cpu). Raises BackendError if missing."""
     present = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),

@@ -148,9 +148,7 @@ def write_submission(
     cost: Mapping[str, float | None],
     log: Path,
 ) -> Path:
-    """Write board/TRACK/NAME for trained runs; returns it.
-
-    Raises UserError if another submission is there.
+    """Write board/TRACK/NAME for trained runs; returns it. Raises UserError if another's is there.
 
     `module`: FILE.py:NAME. `cost`: time, operations and bytes of a step. `log`: the judgement.
     """

@@ -1,7 +1,4 @@
-"""Tracks of the board: a study with seeds and a date, frozen by a hash.
-
-Rules: docs/board.md.
-"""
+"""Tracks of the board: a study with seeds and a date, frozen by a hash (docs/board.md)."""
 
 from __future__ import annotations
 

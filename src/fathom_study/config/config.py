@@ -330,10 +330,7 @@ class Config(Settings):
                 )
 
     def connection(self, study_name: str, variant: str, source: str = "config") -> Scheme:
-        """The connection of a study's variant. Raises ConfigError.
-
-        A label that the study does not list must be the name of a connection.
-        """
+        """The connection of a variant; other labels must name a connection. Raises ConfigError."""
         key = (study_name, variant)
         if key not in self._resolved:
             study, names = self.studies[study_name], self._names(study_name)

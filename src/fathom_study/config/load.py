@@ -80,10 +80,7 @@ def _check_names(source: str, studies: object, known: object) -> None:
 
 
 def read_yaml(file: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file, or in a JSON file if its name ends in .json.
-
-    Raises ConfigError with the file, the line and the problem.
-    """
+    """The mapping in a YAML or .json file. Raises ConfigError with file, line and problem."""
     try:
         text = Path(file).read_text(encoding="utf-8")
     except OSError as error:

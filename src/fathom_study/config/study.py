@@ -413,8 +413,5 @@ class Study(Settings):
         return self.batch_size[depth]
 
     def tokens_per_step_at(self, depth: int) -> int:
-        """Tokens in an optimiser step of one variant; for a task without sequences, examples.
-
-        Raises ConfigError if the study has no batch size for the depth.
-        """
+        """Tokens of an optimiser step, or examples without sequences. Raises ConfigError."""
         return self.batch_size_at(depth) * self.accumulate * getattr(self.model, "length", 1)

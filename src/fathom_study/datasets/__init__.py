@@ -57,10 +57,7 @@ def training_examples(name: str) -> float:
 
 
 def fetch(name: str, data: str, log: Callable[[str], None]) -> None:
-    """Get a data set from any source that this machine can reach, into its folder inside `data`.
-
-    Raises DataError.
-    """
+    """Get a data set into its folder inside `data`, from any source. Raises DataError."""
     _module(name).fetch(folder_of(name, data), log)
 
 

@@ -1,7 +1,6 @@
 """Fetch and read the files of a data set, for all data sets.
 
-pooch checks the SHA-256 of every file before it gets its name, and of every archive before it is
-unpacked.
+pooch checks the SHA-256 of a file before it gets its name, and of an archive before unpacking.
 """
 
 from __future__ import annotations

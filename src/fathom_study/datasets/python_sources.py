@@ -40,10 +40,7 @@ def fetch(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def modules(archive: Path) -> Iterator[tuple[str, str]]:
-    """(name, text) of each module of the package, in the order of the archive.
-
-    Modules that are not in ASCII, empty ones and copies are left out.
-    """
+    """(name, text) of each module in the archive, but for empty, non-ASCII and repeated ones."""
     seen = set()
     with tarfile.open(archive) as packed:  # read in place: nothing is unpacked
         for member in packed:

@@ -123,10 +123,7 @@ def check_replaces(file: Path) -> None:
 
 
 def bundled_files(folder: Path) -> dict[str, bytes]:
-    """The files of a run as a bundle has them: a long run thinned, without large matrices.
-
-    Raises RunError if the run cannot be read.
-    """
+    """Files of a run as in a bundle: a long run thinned, no large matrices. Raises RunError."""
     manifest, rows = read_json(folder / MANIFEST), read_rows(folder)
     files = {name: (folder / name).read_bytes() for name in manifest["files"]}
     sent = {**manifest, "files": dict(manifest["files"])}

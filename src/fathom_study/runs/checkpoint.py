@@ -57,10 +57,7 @@ class Checkpoint:
         self.saved_at, self.saved_rows = time.monotonic(), len(rows)
 
     def resume(self) -> Resume | None:
-        """The state to resume from; None if there is no valid checkpoint of this identity.
-
-        Prints the reason if an existing checkpoint is not used.
-        """
+        """The state to resume from; None, with a line that says why, if there is none to use."""
         try:
             with safe_open(self.file, framework="numpy") as opened:
                 metadata = opened.metadata() or {}

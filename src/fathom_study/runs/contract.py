@@ -1,7 +1,4 @@
-"""The contract of a user's own connection, checked before training.
-
-docs/library-details.md, "The contract", lists the checks.
-"""
+"""The contract of a user's own connection: "The contract" in docs/library-details.md."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ def check_contract(problem: Problem, backend: Backend) -> None:
 
 
 def examine(problem: Problem, backend: Backend) -> Iterator[Check]:
-    """Every check of a module at its initial parameters, on batches that need no files.
-
-    Raises ConfigError for wrong shapes, and for errors raised in a pass.
-    """
+    """Every check of a module at its initial parameters. Raises ConfigError for errors in it."""
     with OwnCode(problem.network.connection.settings.module):
         yield from _examine(without_data(problem), backend)
 
@@ -100,11 +94,9 @@ def _examine(problem: Problem, backend: Backend) -> Iterator[Check]:
     yield from separate
     theirs = first_logits(plain, backend, plain.initial_parameters())
     apart = relative(once, theirs)
-    if apart < TOLERANCE:
-        yield Check("at the start", "equals the plain network, but for rounding")
-    else:
-        why = f"logits differ from the plain network's by {apart:.2g} of the largest"
-        yield Check("at the start", why)
+    why = f"logits differ from the plain network's by {apart:.2g} of the largest"
+    same = "equals the plain network, but for rounding"
+    yield Check("at the start", same if apart < TOLERANCE else why)
 
 
 def without_data(problem: Problem) -> Problem:

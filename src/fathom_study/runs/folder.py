@@ -401,10 +401,7 @@ def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | Non
 def _wrong(
     row: Row, needs: Sequence[str], metric_of: Callable[[str], StepMetric | None], events: int
 ) -> Iterator[tuple[str, str]]:
-    """(metric, reason) for each invalid metric of a row, and for those that it needs and lacks.
-
-    `events`: non-finite events so far.
-    """
+    """(metric, reason) for each invalid or missing metric of a row; `events`: non-finite so far."""
     yield from ((name, "") for name in needs if name not in row)
     for name, value in row.items():
         metric = metric_of(name)

@@ -50,10 +50,7 @@ class ImportPreview:
 
 
 def preview_import(config: Config, file: Path) -> list[ImportPreview]:
-    """Check a bundle as an import does, and predict the outcome for each run.
-
-    Raises BundleError if the bundle would be refused whatever runs exist.
-    """
+    """Predict the outcome of an import for each run. Raises BundleError if it would be refused."""
     planned, kept = set(config.cells()), _kept_manifests(config, file)
 
     def outcome(new: Path, cell: Cell, manifest: Manifest) -> tuple[str, str]:

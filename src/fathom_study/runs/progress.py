@@ -48,10 +48,7 @@ def training_progress(spec: Spec) -> Iterator[Callable[[Chunk], None]]:
 
 
 def log_lines(spec: Spec) -> Callable[[Chunk], None]:
-    """A function that prints the progress of each chunk to standard error.
-
-    About ten lines over a quick training; a slow one is never silent for long.
-    """
+    """A function that prints about LOG_LINES steps, or one after QUIET_SECONDS, to stderr."""
     every = max(1, spec.steps // LOG_LINES)
     printed_at = time.monotonic()
 

@@ -61,10 +61,7 @@ class Status:
 
 
 def trainable(config: Config, installed: Collection[str]) -> tuple[list[Cell], list[str]]:
-    """The cells that can be trained here, and a line for each reason why others are left out.
-
-    `installed`: the installed backends. With `train: false` both are empty.
-    """
+    """(cells to train here, none with `train: false`; a line for each reason to omit others)."""
     cells = config.cells() if config.train else []
     needs = {name: study.dataset for name, study in config.studies.items() if study.dataset}
     data = config.compute.data

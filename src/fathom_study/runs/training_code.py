@@ -14,10 +14,7 @@ from fathom_study.runs import code_hash
 
 
 def training_code(spec: Spec) -> dict[str, str]:
-    """A hash of every module that training the spec reaches, by its name.
-
-    Other tasks, backends and connections are not reached, nor is code that only shows results.
-    """
+    """A hash of every module that training the spec reaches, by its name."""
     metrics = (STEP_METRICS | tasks.load(spec.task).step_metrics).values()
     computed = (metric.compute.__module__ for metric in metrics if metric.compute)
     return code_hash.module_hashes(*sorted(starts(spec).union(computed)))
