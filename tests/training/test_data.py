@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 
-from fathom_study.datasets import DataError, _fetching
+from fathom_study.datasets import DataError, _fetching, folder_of
 from fathom_study.datasets import fashion_mnist as data
 from tests.support.commands import contents, refusal
 from tests.support.datasets import put_idx, random_images
@@ -194,7 +194,7 @@ def test_a_list_of_hashes_must_have_the_hash_in_the_code(tmp_path):
 
 @pytest.mark.data
 def test_the_official_set_has_the_published_shapes_counts_and_moments():
-    folder = data.folder()
+    folder = folder_of("fashion_mnist")
     if missing := [name for name in data.FILES if not (folder / name).exists()]:
         pytest.skip(f"{folder} has no {', '.join(missing)}; `fathom fetch` brings them")
     train_images, train_labels, test_images, test_labels = data.load(folder)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom_study.datasets import DataError, _fetching
+from fathom_study.datasets import DataError, _fetching, folder_of
 from fathom_study.datasets import shakespeare as data
 from tests.support.commands import contents, refusal
 from tests.support.datasets import put_texts
@@ -199,10 +199,11 @@ def test_pipe_is_refused_and_link_to_a_file_is_read(mine, tmp_path):
 
 @pytest.fixture
 def real():
-    missing = [name for name in data.FILES if not (data.folder() / name).exists()]
+    folder = folder_of("shakespeare")
+    missing = [name for name in data.FILES if not (folder / name).exists()]
     if missing:
-        pytest.skip(f"{data.folder()} lacks {len(missing)} works; `fathom fetch` brings them")
-    return data.load(data.folder())
+        pytest.skip(f"{folder} lacks {len(missing)} works; `fathom fetch` brings them")
+    return data.load(folder)
 
 
 @pytest.mark.data

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fathom_study.datasets import _fetching, folder_of
+from fathom_study.datasets import _fetching
 from fathom_study.datasets._fetching import debian_package, download_from, read_sums
 
 FILES = read_sums(
@@ -51,19 +51,11 @@ class FashionMnist(NamedTuple):
     """uint8 [10000], 0 to 9"""
 
 
-def folder() -> Path:
-    """The folder of the four files."""
-    return folder_of("fashion_mnist")
-
-
 # --- fetching ------------------------------------------------------------------------------------
 
 
 def fetch(folder: Path, log: Callable[[str], None]) -> None:
-    """Make sure that `folder` holds all four official files and their list, SHA256SUMS.
-
-    Missing files come from the official address or Debian's package. Raises DataError.
-    """
+    """Make sure that `folder` holds all four official files and SHA256SUMS. Raises DataError."""
     _fetching.fetch(
         folder,
         log,

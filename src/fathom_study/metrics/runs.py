@@ -51,10 +51,7 @@ DIGITS = 9
 
 
 def significant(value: float) -> float:
-    """A computed number rounded to DIGITS, as further digits may differ between processors.
-
-    Logarithms, powers and sums differ in the 16th digit from one library to the next.
-    """
+    """A number rounded to DIGITS: sums and logarithms differ in the 16th between libraries."""
     return float(f"{value:.{DIGITS}g}")
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -119,6 +119,10 @@ class StepMetric:
         return f"a {kind}number from {max(low, 0) if self.whole else low:g} to {high:g}"
 
 
+held_out_loss = partial(StepMetric, when="evaluations", bounds=POSITIVE)
+held_out_accuracy = partial(StepMetric, when="evaluations", bounds=SHARE, finite=True)
+"""Metrics of a task's loss and accuracy on held-out data."""
+
 PLACE = re.compile(r"(\w+)\[([^][]+)\]")
 """Name in a row of a number of a profile: the metric's name and the place."""
 
@@ -144,10 +148,7 @@ BOUNDS_TOLERANCE = 1e-5
 """Tolerance at finite bounds: float32 sums give a share of 1.0000001."""
 
 LARGEST_VALUE = 1e40
-"""Upper bound of any finite float32 measurement, also of a norm over all parameters.
-
-Near the end of float64 no axis could be drawn.
-"""
+"""Upper bound of finite float32 measurements, also of norms; beyond it no axis could be drawn."""
 
 
 def grad_norm_of(parameter: str) -> ComputeSteps:
@@ -163,11 +164,7 @@ def grad_norm_of(parameter: str) -> ComputeSteps:
 
 def of_gain(name: str) -> ComputeSteps:
     """A field of the gain of the composite mixing."""
-
-    def value(steps: Steps) -> np.ndarray | None:
-        return None if steps.gain is None else getattr(steps.gain, name)
-
-    return value
+    return lambda steps: None if steps.gain is None else getattr(steps.gain, name)
 
 
 def of_gain_of_one(name: str) -> ComputeSteps:
@@ -192,8 +189,7 @@ def of_report(name: str, function: Callable[[np.ndarray], np.ndarray | None]) ->
 def readout_share_of(stream: int) -> ComputeSteps:
     """One stream's share of the output, in the runs that have it."""
     return of_report(
-        "readout_shares",
-        lambda shares: shares[:, stream] if stream < shares.shape[1] else None,
+        "readout_shares", lambda shares: shares[:, stream] if stream < shares.shape[1] else None
     )
 
 

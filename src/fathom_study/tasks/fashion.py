@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from fathom.connections.causal import CausalConnection
 from fathom.connections.constraints import Exp
 from fathom.settings import Flag, Number, Positive, Registry, Settings
 from fathom_study.batch import Batch
-from fathom_study.datasets import DataError
+from fathom_study.datasets import DataError, folder_of
 from fathom_study.datasets import fashion_mnist as data
 from fathom_study.metrics.runs import RunMetric, largest
 from fathom_study.metrics.scores import Score
@@ -84,10 +84,7 @@ def held_out(spec: Spec) -> Iterator[Batch]:
 
 
 def causal_matrix(trained: Trained, name: str, **settings: Any) -> np.ndarray | None:  # noqa: ANN401
-    """One of the `matrices` of causal layers, in float64; None if layers are not causal.
-
-    `settings`: settings of the connection that replace those of training.
-    """
+    """A matrix of causal layers with these `settings`, in float64; None for other layers."""
     connection = trained.problem.network.connection
     if not isinstance(connection, CausalConnection):
         return None
@@ -112,6 +109,8 @@ def weights_difference(trained: Trained) -> float | None:
     unconstrained = causal_matrix(trained, "weights", constraint=Exp())
     return None if weights is None else float(np.abs(weights - unconstrained).max())
 
+
+causal_metric = partial(StepMetric, when="last step", optional=True, bounds=POSITIVE)
 
 STEP_METRICS = Registry(
     {
@@ -141,39 +140,27 @@ STEP_METRICS = Registry(
             bounds=SHARE,
             finite=True,
         ),
-        "mixing_row_error": StepMetric(
+        "mixing_row_error": causal_metric(
             "largest |row sum − 1|",
             "causal connections: largest distance from 1 of a row sum of the whole matrix",
             sum_error("mixing", axis=1),  # before its row prefixes are normalised
-            when="last step",
-            optional=True,
-            bounds=POSITIVE,
         ),
-        "mixing_column_error": StepMetric(
+        "mixing_column_error": causal_metric(
             "largest |column sum − 1|",
             "causal connections: largest distance from 1 of a column sum of the whole matrix",
             sum_error("mixing", axis=0),
-            when="last step",
-            optional=True,
-            bounds=POSITIVE,
         ),
-        "weights_column_error": StepMetric(
+        "weights_column_error": causal_metric(
             "largest |column sum − 1|\nof the weights read with",
             "causal connections: largest distance from 1 of a column sum of the weights with which "
             "layers read; their rows sum to one",
             sum_error("weights", axis=0),
-            when="last step",
-            optional=True,
-            bounds=POSITIVE,
         ),
-        "weights_difference": StepMetric(
+        "weights_difference": causal_metric(
             "largest difference from unconstrained weights",
             "causal connections: largest difference between a weight with which layers read and "
             "that of exp of the same logits; 0 without a constraint",
             weights_difference,
-            when="last step",
-            optional=True,
-            bounds=POSITIVE,
         ),
     }
 )
@@ -245,7 +232,7 @@ def noise_batch(spec: Spec) -> Batch:
 
 
 def _files() -> data.FashionMnist:
-    return data.load(data.folder())
+    return data.load(folder_of("fashion_mnist"))
 
 
 def _kept_activations(spec: Spec, step: int) -> np.ndarray:

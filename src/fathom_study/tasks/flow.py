@@ -1,7 +1,4 @@
-"""The flow task: learn the velocity field of a rectified flow to a density in the plane.
-
-Definition: docs/definitions/flow.md.
-"""
+"""The flow task: learn the velocity of a rectified flow in the plane (docs/definitions/flow.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from fathom.operations.ops import Array, Ops
 from fathom.settings import Positive, Registry, Settings
 from fathom_study.batch import Batch
 from fathom_study.metrics.scores import Oracle, Score
-from fathom_study.metrics.steps import POSITIVE, StepMetric
+from fathom_study.metrics.steps import POSITIVE, StepMetric, held_out_loss
 from fathom_study.models.mlp import POINT, VelocityMLP
 from fathom_study.models.network import Output
 from fathom_study.spec import Spec
@@ -234,10 +231,7 @@ def energy_distance_by_steps(
 
 
 def mean_norms(field: VelocityField) -> dict[int, float]:
-    """Mean |x| of points moved by a field, by time; at time 0 they are noise.
-
-    Each repetition of the flow starts where the one before ended.
-    """
+    """Mean |x| by time of points that begin as noise, while the flow of a field is repeated."""
     points = start_points(STARTS)
     norms = {0: mean_norm(points)}
     for time in range(1, UNIT_TIMES + 1):
@@ -253,14 +247,12 @@ def mean_norm(points: np.ndarray) -> float:
 
 STEP_METRICS = Registry(
     {
-        "excess_loss": StepMetric(
+        "excess_loss": held_out_loss(
             "excess loss (squared distance)",
             "mean squared distance of the learned velocity from the exact one, at held-out points: "
             "the held-out loss minus its irreducible part",
             excess_loss,
-            when="evaluations",
             shown="excess {:.4g}",
-            bounds=POSITIVE,
         ),
         "energy_distance": StepMetric(
             "energy distance",

@@ -1,7 +1,4 @@
-"""The state task: the word problem of a finite group, the product of all elements so far.
-
-Definition: docs/definitions/tasks.md.
-"""
+"""The state task: the product of all elements of a group so far (docs/definitions/tasks.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from pydantic import Field, model_validator
 from fathom.settings import Positive, Registry
 from fathom_study.batch import Batch
 from fathom_study.metrics.scores import Oracle, Score
-from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric
+from fathom_study.metrics.steps import SHARE, StepMetric, held_out_accuracy, held_out_loss
 from fathom_study.models.transformer import Transformer, TransformerParts, sizes
 from fathom_study.spec import Spec
 from fathom_study.tasks import Presentation, Table, Task, Trained, accuracy_on, mean_loss_on
@@ -73,10 +70,7 @@ class Model(TransformerParts):
 
 @cache
 def products(group: str) -> np.ndarray:
-    """The multiplication table [V, V] of a group: (g h)(i) = g(h(i)).
-
-    Elements are numbered in lexicographic order, so 0 is the identity.
-    """
+    """Multiplication table [V, V], (g h)(i) = g(h(i)); elements are sorted: 0 is the identity."""
     degree = int(group[1:])
     permutations = list(itertools.permutations(range(degree)))
     elements = [p for p in permutations if group.startswith("S") or is_even(p)]
@@ -140,22 +134,17 @@ def tracked(shares: np.ndarray) -> int:
 
 STEP_METRICS = Registry(
     {
-        "state_loss": StepMetric(
+        "state_loss": held_out_loss(
             "held-out loss (nats)",
             "mean cross-entropy over all positions of the held-out words of a group, in nats",
             mean_loss_on(held_out),
-            when="evaluations",
             shown="held-out loss {:.4g}",
-            bounds=POSITIVE,
         ),
-        "state_accuracy": StepMetric(
+        "state_accuracy": held_out_accuracy(
             "held-out accuracy",
             "share of correct products over all positions of the held-out words; non-finite logits "
             "count as wrong",
             accuracy_on(held_out),
-            when="evaluations",
-            bounds=SHARE,
-            finite=True,
         ),
         "state_accuracy_by_position": StepMetric(
             "held-out accuracy",

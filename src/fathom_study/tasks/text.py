@@ -1,7 +1,4 @@
-"""The text task: predict the next character of Shakespeare's works, or of the user's corpus.
-
-Definition: docs/definitions/tasks.md.
-"""
+"""The text task: predict the next character of a corpus (docs/definitions/tasks.md)."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from pydantic import Field, model_validator
 
 from fathom.settings import Folder, Nullable, Positive, Registry
 from fathom_study.batch import Batch
-from fathom_study.datasets import DATASETS, DataError, shakespeare
+from fathom_study.datasets import DATASETS, DataError, folder_of, shakespeare
 from fathom_study.metrics.runs import RunMetric, in_bits, last, smallest
 from fathom_study.metrics.scores import Oracle, Score, Spread
-from fathom_study.metrics.steps import POSITIVE, StepMetric
+from fathom_study.metrics.steps import POSITIVE, StepMetric, held_out_loss
 from fathom_study.models.ngrams import bits_per_character
 from fathom_study.models.transformer import Transformer, TransformerModel, sizes
 from fathom_study.spec import Spec
@@ -74,7 +71,7 @@ def _another_vocab(given: object, actual: int) -> str:
 def corpus_of(model: Model) -> shakespeare.Corpus:
     """The corpus. Raises DataError if it is missing, too short, or differs from the config's."""
     if model.corpus is None:
-        corpus = shakespeare.load(shakespeare.folder())
+        corpus = shakespeare.load(folder_of("shakespeare"))
     else:
         corpus = _planned(model.corpus, model.corpus_sha256 or "")
     if len(corpus.characters) != model.vocab:
@@ -141,10 +138,7 @@ def held_out(spec: Spec) -> Iterator[Batch]:
 
 
 def tuning_windows(spec: Spec) -> np.ndarray:
-    """Windows [N, T + 1] halfway between the evaluation windows, without common characters.
-
-    N is 0 if the held-out text is too short for such windows.
-    """
+    """Windows [N, T + 1] halfway between the evaluation windows and apart from them; N may be 0."""
     starts, length = held_out_starts(spec), spec.model.length
     middles = (starts[:-1] + starts[1:]) // 2
     is_apart = (middles - starts[:-1] > length) & (starts[1:] - middles > length)
@@ -170,11 +164,7 @@ def characters_per_byte(trained: Trained) -> float:
 
 def counted(order: int) -> Callable[[Untrained], float]:
     """Bits per character of the held-out text for an n-gram model counted on the training text."""
-
-    def bits(untrained: Untrained) -> float:
-        return _counted(untrained.problem.spec.model)[order - 1]
-
-    return bits
+    return lambda untrained: _counted(untrained.problem.spec.model)[order - 1]
 
 
 @lru_cache(maxsize=1)
@@ -199,13 +189,11 @@ STEP_METRICS = Registry(
             )
             for order, name in enumerate(COUNTING, start=1)
         },
-        "validation_loss": StepMetric(
+        "validation_loss": held_out_loss(
             "validation loss (nats)",
             "mean cross-entropy on the held-out windows, in nats",
             mean_loss_on(held_out),
-            when="evaluations",
             shown="validation {:.4g}",
-            bounds=POSITIVE,
         ),
         "tuning_loss": StepMetric(
             "tuning loss (nats)",

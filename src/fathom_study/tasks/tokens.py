@@ -1,7 +1,4 @@
-"""The incrementing-token task: (start + t) mod V, with a uniformly random start.
-
-Definition: docs/definitions/tasks.md.
-"""
+"""The incrementing-token task: (start + t) mod V, random start (docs/definitions/tasks.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from fathom.settings import Registry
 from fathom_study.batch import Batch
 from fathom_study.metrics.scores import Oracle, Score
-from fathom_study.metrics.steps import POSITIVE, StepMetric
+from fathom_study.metrics.steps import POSITIVE, StepMetric, held_out_loss
 from fathom_study.models.transformer import Transformer, TransformerModel, sizes
 from fathom_study.spec import Spec
 from fathom_study.tasks import Presentation, Table, Task, Untrained, mean_loss_on
@@ -32,10 +29,7 @@ def activation_max_log10(untrained: Untrained) -> float:
 
 
 def overflow_layer(untrained: Untrained) -> int | None:
-    """The first block whose input has a variance beyond float32, so that its norm overflows.
-
-    The variance is computed in float64; None if there is no such block.
-    """
+    """The first block whose input has a variance, in float64, beyond float32; None if none has."""
     limit = np.finfo(np.float32).max
     inputs = enumerate(untrained.block_inputs)
     return next((layer for layer, x in inputs if x.var(axis=-1).max() > limit), None)
@@ -57,10 +51,7 @@ def every_sequence(spec: Spec) -> Iterator[Batch]:
 
 
 def sequences(model: TransformerModel, starts: np.ndarray) -> Batch:
-    """Inputs and targets, int32 [B, T] each, of sequences from these starts [B].
-
-    A sequence has T + 1 tokens: the input drops the last, the target drops the first.
-    """
+    """Inputs and targets, int32 [B, T] each, of sequences of T + 1 tokens from these starts [B]."""
     tokens = ((starts[:, np.newaxis] + np.arange(model.length + 1)) % model.vocab).astype(np.int32)
     return Batch({"tokens": tokens[:, :-1]}, tokens[:, 1:])
 
@@ -90,13 +81,11 @@ STEP_METRICS = Registry(
             when="first step",
             optional=True,
         ),
-        "exact_loss": StepMetric(
+        "exact_loss": held_out_loss(
             "loss over all sequences (nats)",
             "mean cross-entropy over all V possible sequences, in nats",
             mean_loss_on(every_sequence),
-            when="evaluations",
             shown="exact loss {:.4g}",
-            bounds=POSITIVE,
         ),
     }
 )

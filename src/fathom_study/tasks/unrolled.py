@@ -1,7 +1,4 @@
-"""The unrolled task: copy the first token of a sequence, by a cell whose time steps are the layers.
-
-Definition: docs/definitions/unrolled.md.
-"""
+"""The unrolled task: copy a token; time steps are layers (docs/definitions/unrolled.md)."""
 
 from __future__ import annotations
 
@@ -153,12 +150,6 @@ PRESENTATION = Presentation(
         Table("Answers", ("answer_accuracy",)),
         Table("Gradient of the first state", ("grad_norm_start_first", "grad_norm_start_final")),
     ),
-    figures=(
-        "loss",
-        "score",
-        "answer_accuracy",
-        "grad_norm_start_first",
-        "grad_norm_start_final",
-    ),
+    figures=("loss", "score", "answer_accuracy", "grad_norm_start_first", "grad_norm_start_final"),
     compared=("answer_accuracy",),
 )
