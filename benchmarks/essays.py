@@ -31,6 +31,7 @@ from fathom_study.analysis.statistics import differences, to_scale
 from fathom_study.analysis.tables import GROUP, read_table, scores_of
 from fathom_study.cli.options import output_folder
 from fathom_study.config import Cell, Config, load_config
+from fathom_study.models.network import recording
 from fathom_study.report.figures import palette, save, style
 from fathom_study.report.pages.documents import CONFIG, REFERENCE
 from fathom_study.report.tables.formatting import markdown_table
@@ -79,7 +80,7 @@ def untrained(config: Config, study: str, depth: int, variant: str) -> Untrained
     params = {name: ops.asarray(value) for name, value in problem.initial_parameters().items()}
     (batch,) = problem.batches(0)
     inputs = {name: ops.asarray(value) for name, value in batch.inputs.items()}
-    output = problem.network.forward(ops, params, inputs, block_inputs=read)
+    output = recording(problem.network, read).forward(ops, params, inputs)
     sizes = np.array([np.sqrt((x * x).mean()) for x in read])
     H_res = output.mixed.H_res if output.mixed else np.ones((len(sizes), 1, 1))
     products = itertools.accumulate(H_res, lambda product, H: H @ product)

@@ -11,7 +11,6 @@ from fathom.connections.about import ABOUT
 from fathom.connections.connection import ConnectionContext, readout_shares, stream_spread
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom.operations.numpy_ops import NumpyOps
-from fathom_study.models.network import through_layers
 from tests.support import naive
 
 # --- components by hand ---------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def test_dynamic_connection_reports_metrics_of_its_units(backend, scheme, middle
     H = np.array([naive.coefficients(scheme, exact, 0, first[:, u], layers=2)[2] for u in range(U)])
     for ops, tolerance in ((NumpyOps(), 1e-12), (backend.ops, 3e-5)):
         arrays = {name: ops.asarray(value) for name, value in params.items()}
-        _, mixed = through_layers(ops, connection, arrays, ops.asarray(x), tanh_layers(ops, 2))
+        _, mixed = connection.through(ops, arrays, ops.asarray(x), tanh_layers(ops, 2), None)
         last = ops.to_numpy(mixed.streams).astype(np.float64).reshape(4, U, -1, 5)
         computed = [naive.computed_readout(scheme, exact, last[:, u]) for u in range(U)
                     if "readout_phi" in exact]  # fmt: skip
@@ -85,7 +84,7 @@ def test_gate_per_stream_equals_one_gate_for_all_its_channels():
     params = {name: ops.asarray(value) for name, value in moved(by_stream).items()}
     repeated = {**params, "connection.gate_up": params["connection.gate_up"].repeat(5, axis=1)}
     outputs = [
-        through_layers(ops, connection, values, x, tanh_layers(ops, 2))[0]
+        connection.through(ops, values, x, tanh_layers(ops, 2), None)[0]
         for connection, values in ((by_stream, params), (at_site("qwen4_exp"), repeated))
     ]
     assert outputs[0] == pytest.approx(outputs[1], rel=1e-13)
@@ -130,7 +129,7 @@ def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     x, layers = np.random.default_rng(4).standard_normal((2, 5)), tanh_layers(ops, depth)
     exact = naive.connection_of(params)
     expected = naive.through("mhc_causal", exact, x, layers, 4, has_residual)
-    output, _ = through_layers(ops, connection, params, x, layers)
+    output, _ = connection.through(ops, params, x, layers, None)
     assert output == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
@@ -165,7 +164,7 @@ def start_of(settings, eps=0.0, depth=8, width=16):
 
     layers = [lambda x, f=f: f(normed(x)) for f in tanh_layers(ops, depth, width)]
     x = np.random.default_rng(4).standard_normal((2, 3, width))
-    return normed(through_layers(ops, connection, params, x, layers)[0])
+    return normed(connection.through(ops, params, x, layers, None)[0])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from fathom.connections.rules import RULES
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError
-from fathom_study.models.network import through_layers
 from fathom_study.optimizers import optimizer_config
 from fathom_study.tasks import Problem
 from tests.library.test_connections import moved, tanh_layers
@@ -28,7 +27,7 @@ def connection_of(settings, layers, per_block=1, has_residual=False):
 
 def passed(connection, params, x, layers, noise=None):
     exact = {name: OPS.asarray(value) for name, value in params.items()}
-    return through_layers(OPS, connection, exact, x, layers, noise)[0]
+    return connection.through(OPS, exact, x, layers, noise)[0]
 
 
 # --- the textbook, in networks of many blocks -----------------------------------------------------

@@ -1,7 +1,4 @@
-"""Belief propagation on graphs with communities: the posterior of every node's community.
-
-Formulas: docs/definitions/graph.md.
-"""
+"""Belief propagation: the posterior of each node's community (docs/definitions/graph.md)."""
 
 from __future__ import annotations
 

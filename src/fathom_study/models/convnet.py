@@ -1,7 +1,6 @@
 """The convolutional network of the image study: stem, blocks in a connection, head.
 
-Blocks have no residual: the connection adds it. Images are [B, H, W, C].
-Formulas: docs/definitions/images.md.
+Blocks have no residual: the connection adds it. Formulas: docs/definitions/images.md.
 """
 
 from __future__ import annotations
@@ -13,13 +12,7 @@ from functools import partial
 from fathom.init import Constant, Normal, Parameter
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Registry
-from fathom_study.models.network import (
-    Network,
-    Output,
-    norm_parameters,
-    stacked_layers,
-    through_layers,
-)
+from fathom_study.models.network import Network, Output, norm_parameters, stacked_layers
 
 CLASSES = 10
 SIDE = 14
@@ -69,13 +62,7 @@ class ConvNet(Network):
             **self.connection.parameters(),
         }
 
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
         """Inputs: `images` [B, 28, 28, 1]; optional `keep` [L, B, 14, 14, W], the dropout mask."""
         x = ops.conv2d(inputs["images"], params["stem.weight"], params["stem.bias"], stride=2)
         layers = stacked_layers(ops, params)
@@ -84,8 +71,7 @@ class ConvNet(Network):
             partial(block, ops, layer, dropout=self.model.dropout, keep=keep)
             for layer, keep in zip(layers, keeps, strict=True)
         ]
-        noise = inputs.get("noise")
-        x, mixed = through_layers(ops, self.connection, params, x, blocks, noise, block_inputs)
+        x, mixed = self.connection.through(ops, params, x, blocks, inputs.get("noise"))
         B, *_, W = x.shape
         x = ops.relu(norm(ops, x, params, "norm"))
         pooled = ops.mean(ops.reshape(x, (B, -1, W)), axis=1)

@@ -1,7 +1,4 @@
-"""Gain of the mixing matrices, computed on the host in float64.
-
-Definitions: docs/definitions/metrics.md.
-"""
+"""Gain of the mixing matrices, on the host in float64 (docs/definitions/metrics.md)."""
 
 from typing import NamedTuple
 

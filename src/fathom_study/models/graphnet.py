@@ -18,7 +18,6 @@ from fathom_study.models.network import (
     layer_norm,
     norm_parameters,
     stacked_layers,
-    through_layers,
 )
 
 # A residual network of graph convolutions is DeepGCNs' ResGCN (arXiv:1904.03751). No source has hc
@@ -48,23 +47,13 @@ class GraphNet(Network):
             **self.connection.parameters(),
         }
 
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
         """Inputs: `nodes` [B, n, channels]; `links` [B, n, n], normalised."""
-        x, mixed = self.features(ops, params, inputs, block_inputs)
+        x, mixed = self.features(ops, params, inputs)
         return Output(ops.linear(layer_norm(ops, x, params, "norm"), params["head.weight"]), mixed)
 
     def features(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
+        self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]
     ) -> tuple[Array, MixingTrace | None]:
         """(Output of the last layer [B, n, W], how its streams were mixed)."""
         x = ops.linear(inputs["nodes"], params["embedding.weight"])
@@ -72,8 +61,7 @@ class GraphNet(Network):
             partial(convolution, ops, layer, inputs["links"])
             for layer in stacked_layers(ops, params)
         ]
-        noise = inputs.get("noise")
-        return through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
+        return self.connection.through(ops, params, x, layers, inputs.get("noise"))
 
     def forward_flops(self, batch_size: int) -> float:
         """Floating-point operations of the dense products with links and weights."""

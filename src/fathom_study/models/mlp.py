@@ -1,7 +1,6 @@
 """A deep residual MLP that maps a point and a time to a velocity.
 
-Blocks have no residual: the connection adds it.
-Formulas: docs/definitions/flow.md.
+Blocks have no residual: the connection adds it. Formulas: docs/definitions/flow.md.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from fathom_study.models.network import (
     layer_norm,
     norm_parameters,
     stacked_layers,
-    through_layers,
 )
 
 POINT = 2
@@ -44,19 +42,12 @@ class VelocityMLP(Network):
             **self.connection.parameters(),
         }
 
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
         """Inputs: `points` [B, 2], `times` [B, 1]. The output's `logits` are velocities."""
         given = ops.concatenate([inputs["points"], inputs["times"]], axis=1)
         x = ops.linear(given, params["embedding.weight"], params["embedding.bias"])
         layers = [partial(block, ops, layer) for layer in stacked_layers(ops, params)]
-        noise = inputs.get("noise")
-        x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
+        x, mixed = self.connection.through(ops, params, x, layers, inputs.get("noise"))
         x = layer_norm(ops, x, params, "norm")
         return Output(ops.linear(x, params["head.weight"], params["head.bias"]), mixed)
 

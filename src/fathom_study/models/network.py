@@ -1,4 +1,4 @@
-"""The interface of networks, and the forward pass through layers that they share."""
+"""The interface of networks, and what they share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
-from fathom.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.connections.connection import Apart, Connection, ConnectionContext, MixingTrace
 from fathom.connections.schemes import Scheme
 from fathom.init import Constant, Parameter
 from fathom.operations.ops import Array, Layers, Ops
 from fathom.settings import Registry
-from fathom_study.models.left_out import LeftOut
 from fathom_study.models.recipes import Recipe
 
 TRAINING_ONLY = ("keep", "noise")
@@ -72,28 +71,58 @@ class Network(ABC):
         """Declare every parameter; parameters of blocks, `block.*`, are stacked over layers."""
 
     @abstractmethod
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
-        """Forward pass on a batch of inputs by name; TRAINING_ONLY inputs appear in training only.
-
-        The input of each wrapped function is appended to `block_inputs`.
-        """
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
+        """Forward pass on inputs by name; TRAINING_ONLY inputs appear in training only."""
 
     @abstractmethod
     def forward_flops(self, batch_size: int) -> float:
         """Floating-point operations of the matrix products of a forward pass."""
 
 
-def without_block(network: Network, block: int) -> Network:
-    """The network with the same parameters, in which block `block`, from 0, adds nothing."""
-    altered = copy.copy(network)
-    vars(altered)["connection"] = LeftOut(network.connection, block)
+Function = Callable[[Array | Apart], Array]
+"""A function that a connection wraps."""
+
+
+def with_functions(
+    network: Network, called: Callable[[int, Function, Array | Apart], Array]
+) -> Network:
+    """The network, with `called(k, f, x)` in place of f(x), the output of the k-th function."""
+    whole = network.connection
+
+    def through(
+        ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+    ) -> tuple[Array, MixingTrace | None]:
+        functions = [partial(called, k, layer) for k, layer in enumerate(layers)]
+        return whole.through(ops, params, x, functions, noise)
+
+    altered, connection = copy.copy(network), copy.copy(whole)
+    vars(connection)["through"] = through
+    vars(altered)["connection"] = connection
     return altered
+
+
+def without_block(network: Network, block: int) -> Network:
+    """The network in which the functions of block `block`, from 0, add nothing to the streams."""
+    context = network.connection.context
+
+    def called(k: int, layer: Function, x: Array | Apart) -> Array:
+        y = layer(x)  # also for a block that is left out: later ones may use its values
+        if k // context.per_block != block:
+            return y
+        x = x.q if isinstance(x, Apart) else x
+        return x if context.has_residual else 0 * x
+
+    return with_functions(network, called)
+
+
+def recording(network: Network, block_inputs: list[Array]) -> Network:
+    """The network whose passes append the input of each wrapped function to `block_inputs`."""
+
+    def called(k: int, layer: Function, x: Array | Apart) -> Array:
+        block_inputs.append(x)
+        return layer(x)
+
+    return with_functions(network, called)
 
 
 def norm_parameters(name: str, shape: tuple[int, ...]) -> dict[str, Parameter]:
@@ -107,26 +136,6 @@ def layer_norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array
     if f"{name}.weight" not in params:
         return x
     return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
-
-
-def through_layers(
-    ops: Ops,
-    connection: Connection,
-    params: dict[str, Array],
-    x: Array,
-    layers: Layers,
-    noise: Array | None = None,
-    block_inputs: list[Array] | None = None,
-) -> tuple[Array, MixingTrace | None]:
-    """Pass `x` through all layers in their connection: (output, how streams were mixed)."""
-
-    def recorded(layer: Callable[[Array], Array], x: Array) -> Array:
-        if block_inputs is not None:
-            block_inputs.append(x)
-        return layer(x)
-
-    recording = [partial(recorded, layer) for layer in layers]
-    return connection.through(ops, params, x, recording, noise)
 
 
 def stacked_layers(ops: Ops, params: dict[str, Array]) -> list[dict[str, Array]]:

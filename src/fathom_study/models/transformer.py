@@ -15,22 +15,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import (
-    Apart,
-    Connection,
-    ConnectionContext,
-    root_mean_square,
-)
+from fathom.connections.connection import Apart, Connection, ConnectionContext, root_mean_square
 from fathom.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Flag, Nullable, Number, Positive, Settings
-from fathom_study.models.network import (
-    Network,
-    Output,
-    norm_parameters,
-    stacked_layers,
-    through_layers,
-)
+from fathom_study.models.network import Network, Output, norm_parameters, stacked_layers
 from fathom_study.models.values import (
     Values,
     add_values,
@@ -165,13 +154,7 @@ class Transformer(Network):
         has_none = self.model.norm == "rms" or self.connection.reads_normed
         return {} if has_none else norm_parameters(name, shape)
 
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
         """Inputs: `tokens`, int32 [B, T]."""
         tokens, model = inputs["tokens"], self.model
         x = ops.embedding(params["embedding.token"], tokens)
@@ -187,8 +170,7 @@ class Transformer(Network):
         layers = [
             partial(part, ops, layer, model, **is_normed) for layer in stack for part in parts
         ]
-        noise = inputs.get("noise")
-        x, mixed = through_layers(ops, self.connection, params, x, layers, noise, block_inputs)
+        x, mixed = self.connection.through(ops, params, x, layers, inputs.get("noise"))
         x = x if is_normed else norm(ops, x, params, "norm")
         logits = ops.linear(x, params["head.weight"])
         if model.logit_cap is not None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from fathom.init import Normal, Parameter
 from fathom.operations.ops import Array, Ops
-from fathom_study.models.network import Network, Output, norm_parameters, through_layers
+from fathom_study.models.network import Network, Output, norm_parameters
 
 
 class Unrolled(Network):
@@ -42,13 +42,7 @@ class Unrolled(Network):
             **self.connection.parameters(),
         }
 
-    def forward(
-        self,
-        ops: Ops,
-        params: dict[str, Array],
-        inputs: Mapping[str, Array],
-        block_inputs: list[Array] | None = None,
-    ) -> Output:
+    def forward(self, ops: Ops, params: dict[str, Array], inputs: Mapping[str, Array]) -> Output:
         """Inputs: `tokens`, int32 [B, T]."""
         tokens = inputs["tokens"]
         # Each token's term inside the cell: one product per distinct token, not per time step.
@@ -61,10 +55,7 @@ class Unrolled(Network):
         layers = [partial(cell_, token) for token in by_time]
         start = params["state.start"]
         state = ops.broadcast(start, (tokens.shape[0], start.shape[0]))
-        noise = inputs.get("noise")
-        state, mixed = through_layers(
-            ops, self.connection, params, state, layers, noise, block_inputs
-        )
+        state, mixed = self.connection.through(ops, params, state, layers, inputs.get("noise"))
         if not is_normed:
             state = ops.layer_norm(state, params["norm.weight"], params["norm.bias"])
         return Output(ops.linear(state, params["head.weight"]), mixed)

@@ -33,7 +33,7 @@ from fathom_study.datasets import DataError
 from fathom_study.metrics.runs import LOSS_TAIL, RUN_METRICS, RunMetric, Summary, of_run, summarise
 from fathom_study.metrics.scores import Score, measure_score, outcome
 from fathom_study.metrics.steps import CLOCKS, MATTERS, STEP_METRICS, Row, StepMetric, flat
-from fathom_study.models.network import Network, Output, inference_inputs, without_block
+from fathom_study.models.network import Network, Output, inference_inputs, recording, without_block
 from fathom_study.models.recipes import Recipe
 from fathom_study.spec import Initial, Spec
 
@@ -141,10 +141,7 @@ class Trained:
 
     @property
     def layers_that_matter(self) -> int | None:
-        """Number of blocks whose removal worsens the score by more than MATTERS.
-
-        None if the score itself is not finite.
-        """
+        """Number of blocks that matter, by MATTERS; None if the score itself is not finite."""
         whole, judged_by = self.score(), score_of(self.problem.spec.task)
         if not math.isfinite(whole):
             return None
@@ -443,10 +440,7 @@ class Problem:
         return drawn | trained_parameters(self.spec.initial, drawn) if self.spec.initial else drawn
 
     def batches(self, step: int) -> list[Batch]:
-        """The batches of one optimiser step, each with the connection's noise, if it has any.
-
-        Raises TaskError for targets that are not classes.
-        """
+        """The batches of one step, with the connection's noise, if any. Raises TaskError."""
         spec, connection = self.spec, self.network.connection
         batches = []
         for number in range(step * spec.accumulate, (step + 1) * spec.accumulate):
@@ -479,7 +473,7 @@ class Problem:
         inputs = inference_inputs(self.task.batch(self.spec, 0).inputs)
         block_inputs: list[Array] = []
         on_device = {name: ops.asarray(value) for name, value in inputs.items()}
-        self.network.forward(ops, arrays, on_device, block_inputs=block_inputs)
+        recording(self.network, block_inputs).forward(ops, arrays, on_device)
         return block_inputs
 
     def at_start(self, ops: Ops, params: dict[str, np.ndarray]) -> Row:
@@ -488,10 +482,7 @@ class Problem:
         return self._measure("first step", lambda name: self.step_metrics[name].compute(untrained))
 
     def at_evaluation(self, ops: Ops, infer: Inference, *, is_last: bool) -> Row:
-        """The metrics of the network at an evaluation; metrics without a value are absent.
-
-        `is_last`: after the last step, which has further metrics.
-        """
+        """The metrics of an evaluation, and of the last step if `is_last`, that have a value."""
         trained = Trained(self, ops, infer)
         row = self._measure("evaluations", trained.value)
         if is_last:

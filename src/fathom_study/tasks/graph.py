@@ -1,7 +1,4 @@
-"""The graph task: name the community of nodes in a contextual stochastic block model.
-
-Definition: docs/definitions/graph.md.
-"""
+"""The graph task: name the community of nodes in a random graph (docs/definitions/graph.md)."""
 
 from __future__ import annotations
 
@@ -18,9 +15,10 @@ from fathom.operations.ops import Array
 from fathom.settings import Number, Positive, Registry, Settings
 from fathom_study.batch import Batch
 from fathom_study.metrics.scores import Oracle, Score
-from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric
+from fathom_study.metrics.steps import POSITIVE, SHARE, StepMetric, held_out_accuracy, held_out_loss
 from fathom_study.models.belief_propagation import log_marginals
 from fathom_study.models.graphnet import GraphNet
+from fathom_study.models.network import recording
 from fathom_study.spec import Spec
 from fathom_study.tasks import (
     Presentation,
@@ -225,16 +223,13 @@ def bayes_accuracy_by_round(untrained: Untrained) -> dict[int, float]:
 
 
 def dirichlet_energies(trained: Trained) -> np.ndarray:
-    """Normalised energies [L + 1] of the input of each block and of the output of the last.
-
-    On the first batch of held-out graphs.
-    """
+    """Normalised energies [L + 1] of each block's input and the last output, on held-out graphs."""
     network, ops = trained.problem.network, trained.ops
     batch = next(held_out_batches(trained.problem.spec))
 
     def all_features(params: dict[str, Array], inputs: dict[str, Array]) -> Array:
         block_inputs: list[Array] = []
-        last, _ = network.features(ops, params, inputs, block_inputs)
+        last, _ = recording(network, block_inputs).features(ops, params, inputs)
         return ops.stack([*block_inputs, last])
 
     features = trained.infer(all_features, batch.inputs).astype(np.float64)
@@ -294,22 +289,17 @@ STEP_METRICS = Registry(
             bounds=SHARE,
             finite=True,
         ),
-        "node_accuracy": StepMetric(
+        "node_accuracy": held_out_accuracy(
             "accuracy on held-out nodes",
             "share of the held-out nodes whose community has the largest logit; non-finite logits "
             "count as wrong",
             accuracy_on(held_out_batches),
-            when="evaluations",
             shown="accuracy {:.3f}",
-            bounds=SHARE,
-            finite=True,
         ),
-        "node_loss": StepMetric(
+        "node_loss": held_out_loss(
             "loss on held-out nodes (nats)",
             "mean cross-entropy on the held-out nodes, in nats",
             mean_loss_on(held_out_batches),
-            when="evaluations",
-            bounds=POSITIVE,
         ),
         "dirichlet_energy": StepMetric(
             "Dirichlet energy of the\nlast features, normalised",
