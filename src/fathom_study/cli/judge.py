@@ -60,7 +60,8 @@ def judge(
         str, Option(help="Use the settings and seeds of a track of the board: docs/board.md.")
     ] = "",
     submit: Annotated[
-        bool, Option("--submit", help="Write a submission to the board; needs --track.")
+        bool,
+        Option("--submit", help="Write a submission to the board; needs --track or --quick."),
     ] = False,
     who: Annotated[str, Option(help="Your name on the board.")] = "",
     licence: Annotated[
