@@ -47,18 +47,18 @@ def print_cost(
     ] = "bfloat16",
     gpu: Annotated[str, Option(help=f"Rate and bandwidth of: {join_values(MACHINES)}.")] = "h100",
     rate: Annotated[
-        float | None, Option(min=0.001, help="TFLOP/s that products reach, for the GPU's.")
+        float | None, Option(min=0.001, help="TFLOP/s of products, in place of the GPU's.")
     ] = None,
     bandwidth: Annotated[
-        float | None, Option(min=0.001, help="TB/s of its memory, for the GPU's.")
+        float | None, Option(min=0.001, help="TB/s of the memory, in place of the GPU's.")
     ] = None,
 ) -> None:
-    """Print what a connection adds to a training step of a transformer, at the least.
+    """Print the least that a connection adds to a training step of a transformer.
 
-    A share of the plain step: 12 C² parameters a block, 6 operations for each of them and token;
-    scores of attention are not counted. All between two functions is one kernel forward and one
-    backward. Formulas: src/fathom/connections/cost.py. Where benchmarks/ has this scheme, the last
-    lines have steps as measured on a CPU.
+    As a share of the plain step, which has 12 C² parameters a block and 6 operations for each
+    parameter and token, without scores of attention. One kernel forward and one backward run between
+    two functions. Formulas: src/fathom/connections/cost.py. The last lines have steps measured on a
+    CPU, if benchmarks/ has this scheme.
     """
     settings = parse_yaml(scheme, "SCHEME")
     connection = connection_for(

@@ -32,7 +32,7 @@ def fetch(
 ) -> None:
     """Download the data sets and check them.
 
-    Each data set gets its own folder inside that folder.
+    Each data set gets its own folder inside the folder of data sets.
     """
     names = names or list(datasets.DATASETS)
     check_known("data set", names, datasets.DATASETS)

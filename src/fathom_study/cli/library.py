@@ -50,11 +50,11 @@ def convert(
     threads: Threads = None,
     replace: Replace = False,
 ) -> None:
-    """Train a trained plain network on with a connection.
+    """Continue the training of a plain network with a connection.
 
     The run must keep its weights: `weights: true` in its study. The connection starts as the plain
     network, so the first loss is that of the plain network; both are printed. `--connection plain`
-    trains the plain network on. The optimiser starts anew.
+    continues the plain network. The optimiser starts anew.
     """
     from fathom_study.runs.folder import WEIGHTS, read_spec
     from fathom_study.runs.training import connect, first_loss
