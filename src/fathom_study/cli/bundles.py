@@ -65,8 +65,8 @@ def check(
 ) -> None:
     """Check a bundle without importing it.
 
-    Shows how many runs fit the config, need a replay, or are already there. Refuses a bundle that an
-    import would refuse, in one line.
+    Shows how many runs fit the config, need a replay, or are already there. Refuses a bundle that
+    an import would refuse, in one line.
     """
     from fathom_study.runs.import_preview import TRUST, format_previews, preview_import
 

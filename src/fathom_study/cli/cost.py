@@ -56,9 +56,9 @@ def print_cost(
     """Print the least that a connection adds to a training step of a transformer.
 
     As a share of the plain step, which has 12 C² parameters a block and 6 operations for each
-    parameter and token, without scores of attention. One kernel forward and one backward run between
-    two functions. Formulas: src/fathom/connections/cost.py. The last lines have steps measured on a
-    CPU, if benchmarks/ has this scheme.
+    parameter and token, without scores of attention. One kernel forward and one backward run
+    between two functions. Formulas: src/fathom/connections/cost.py. The last lines have steps
+    measured on a CPU, if benchmarks/ has this scheme.
     """
     settings = parse_yaml(scheme, "SCHEME")
     connection = connection_for(
