@@ -39,12 +39,10 @@ Numbers = TypeVar("Numbers", pd.Series, pd.DataFrame)
 def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """A row per study × depth × variant and pair of platforms: differences of losses and scores.
 
-    `first_step_apart` is the earliest step, over seeds, at which the relative difference of losses
-    exceeds APART; `largest_difference` is the largest over steps and seeds. `final_difference` is
-    the largest difference of scores over seeds, relative to the second platform if they are
-    compared as ratios, else absolute. `seed_spread` is the standard deviation of the score over
-    seeds on the second platform, on the same scale. Both are NaN for runs without a score. A
-    difference is infinite if one side alone is not finite. `cells`: the rows that count.
+    `first_step_apart` is the earliest over seeds. `largest_difference`, of losses, and
+    `final_difference`, of scores, are the largest over seeds, and infinite if one side alone is not
+    finite. `final_difference` and `seed_spread` are NaN for runs without a score. Definitions:
+    docs/definitions/statistics.md. `cells`: the rows that count.
     """
     rows = []
     runs = {key: group.set_index("seed") for key, group in cells.groupby(GROUP)}
@@ -67,7 +65,6 @@ def trajectories_table(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame
 
 
 def _compare_scores(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, float]:
-    """The difference of a cell's scores on two platforms, and their spread over seeds."""
     a, b = (side[side["outcome"] != "not scored"] for side in (a, b))
     if a.empty or b.empty:
         return {"final_difference": math.nan, "seed_spread": math.nan}
@@ -96,12 +93,9 @@ def _losses(group: pd.DataFrame) -> pd.DataFrame:
 def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
     """Shares of the variance of log10 loss that recipe, platform and seed explain.
 
-    A row per depth × variant for which two studies form a design. The loss is the mean training
-    loss over the tenth of the steps that ends at the last step common to all runs, since runs may
-    differ in steps and scores are measured at the end alone. Only platforms and seeds of both
-    studies count. Shares are main effects of the balanced design; `other` is interactions. Shares
-    of a logarithm do not show sizes: `loss_low` and `loss_high` are the two recipes' losses. Cells
-    that lack a run or have a run that is not finite are left out.
+    A row per depth × variant for which two studies form a design, except cells that lack a run or
+    have a run that is not finite. Shares are main effects of the balanced design; `other` is
+    interactions. `loss_low` and `loss_high` are the two recipes' losses.
     """
     rows = []
     for (depth, variant), pair in designs(config, steps).items():
@@ -129,8 +123,8 @@ def designs(config: Config, runs: pd.DataFrame) -> dict[tuple[int, str], tuple[s
     """The two studies that form a design (recipe × platform × seed), by depth and variant.
 
     They differ only in recipe and steps, and share two platforms or more. Of several such pairs,
-    the one whose later study comes first in the config is taken, whatever the results: a study
-    added at the end changes no other design. `runs` has the columns of GROUP.
+    the one whose later study comes first in the config is taken, whatever the results. `runs` has
+    the columns of GROUP.
     """
     there = runs[GROUP].drop_duplicates()
     platforms = {cell: set(group["platform"]) for cell, group in there.groupby(CELL, sort=False)}

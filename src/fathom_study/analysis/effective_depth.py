@@ -39,13 +39,9 @@ COLUMNS = [
 def effective_depth_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies with a plain network at enough depths.
 
-    `against` is the plain network, `plain_depths` its depths that count, `plain_best` the depth of
-    its best mean score, `plain_diverged` its depths with a diverged run. At each depth the common
-    seeds count; `seeds` is the smallest number of them. `diverged` counts the variant's diverged
-    runs, which are left out. `effective_depth` is the shallowest plain depth if `answer` is BELOW,
-    the deepest if it is BEYOND, NaN if it is UNKNOWN. `low` and `high` are the ends of its
-    interval, NaN below MIN_SEEDS seeds. `low_open`: it reaches below the shallowest plain network;
-    `high_open`: it reaches beyond the deepest.
+    `against` is the plain network. `effective_depth` is the shallowest plain depth if `answer` is
+    BELOW, the deepest if it is BEYOND, NaN if it is UNKNOWN. `low` and `high`, the ends of its
+    interval, are NaN below MIN_SEEDS seeds. Other columns: docs/definitions/worth.md.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():

@@ -20,16 +20,9 @@ from fathom_study.analysis.pair_verdicts import (
     compare,
     in_unit,
     key_of,
-    unit_of,
     verdicts_of,
 )
-from fathom_study.analysis.pairs import (
-    ONE_RATE,
-    Pair,
-    contrasted,
-    differing_settings,
-    pairs_of,
-)
+from fathom_study.analysis.pairs import ONE_RATE, Pair, contrasted, differing_settings, pairs_of
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import mean_with_ci, t_interval, to_scale
 from fathom_study.analysis.tables import counted, read_table, scores_of
@@ -51,22 +44,10 @@ COLUMNS = [
 def effects_table(config: Config, cells: pd.DataFrame, verdicts: Verdicts) -> pd.DataFrame:
     """A row per contrast, depth, metric and platform: the mean difference over common seeds.
 
-    `effect` is `variant` minus `against`, with its 95 % interval from `low` to `high`, in `unit`:
-    PERCENT for a positive score, whose ratio is compared, POINTS for a share, else the score's own;
-    empty for other metrics. `against_mean` is the mean of `against` over the same seeds (geometric
-    for a positive score), `seed_sd` its standard deviation in `unit`. A seed counts if both sides
-    have a value. `p` tests for no effect; `p_holm` is p corrected for the `tests` of its family and
-    for looks; the interval from `corrected_low` to `corrected_high` has the same correction, so it
-    excludes 0 for what is better or worse (`verdicts_of`). `against_plain`: whether `against` is a
-    plain residual network. `differs_in`: the settings in which the two differ, named by
-    `differing_settings`. `at_edge`: the sides of a contrast at the best rates whose rate is the
-    smallest or the largest tried. `after_looking`: the settings chosen by results on which the
-    verdict rests.
-
-    For the score alone: `ladder`, the plain network on whose ladder both sides are read;
-    `multiplier`, the step multiplier of `variant` over that of `against`, with its 95 % interval;
-    `seeds_needed`, the number of seeds at which the effect would be significant. `verdicts`: of
-    scores.
+    `effect` is `variant` minus `against`, with its 95 % interval, in `unit`; `against_plain`:
+    whether `against` is a plain residual network. For the score alone: `ladder`, the plain network
+    on whose ladder both sides are read, `multiplier` with its interval, and `seeds_needed`. All
+    columns: docs/definitions/effects.md. `verdicts`: of scores.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     by_metric = {metric: verdicts_of(config, cells, metric) for metric in METRICS[1:]}
@@ -117,32 +98,25 @@ def _in_steps(pair: Pair, score: Score) -> dict[str, Any]:
             for label, scores in zip((pair.variant, pair.against), pair.scores, strict=True)
         )
     )
-    if logs is None:
-        return {"ladder": pair.base}
-    return {
-        "ladder": pair.base,
-        "multiplier": math.exp(logs.mean),
-        "multiplier_low": math.exp(logs.low),
-        "multiplier_high": math.exp(logs.high),
-    }
+    ends = {"": logs.mean, "_low": logs.low, "_high": logs.high} if logs else {}
+    return {"ladder": pair.base} | {f"multiplier{end}": math.exp(x) for end, x in ends.items()}
 
 
 def _row(pair: Pair, metric: str, score: Score) -> dict[str, Any]:
     """The columns of one comparison by a metric; empty if the sides share no seed that has it."""
-    is_score = metric == SCORE
-    unit, found = unit_of(score) if is_score else "", compare(pair, score, metric)
+    found = compare(pair, score, metric)
     if not found.on_scale.n:
         return {}
-    ratio = unit == PERCENT
+    ratio = found.unit == PERCENT
     row = {
         "metric": metric,
-        "unit": unit,
+        "unit": found.unit,
         "seeds": found.on_scale.n,
         "effect": found.mean,
         "low": found.low,
         "high": found.high,
         "against_mean": mean_with_ci(found.theirs, POSITIVE if ratio else UNBOUNDED)["mean"],
-        "seed_sd": in_unit(t_interval(to_scale(found.theirs, ratio=ratio)).sd, unit),
+        "seed_sd": in_unit(t_interval(to_scale(found.theirs, ratio=ratio)).sd, found.unit),
         "ladder": "",
     }
-    return row | (_in_steps(pair, score) if is_score else {})
+    return row | (_in_steps(pair, score) if metric == SCORE else {})

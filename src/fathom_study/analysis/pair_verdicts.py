@@ -55,12 +55,14 @@ NOT_OF_A_QUESTION = ("study", "variant", "backend", "seed", "weights", "leave_ou
 
 
 class Change(NamedTuple):
-    """The difference of two sides over common seeds."""
+    """The difference of two sides in a metric, over common seeds."""
 
+    metric: str
+    unit: str
     on_scale: Interval
     """On the scale of `to_scale`."""
     mean: float
-    """In the unit of the change, as are the ends of its 95 % interval."""
+    """In `unit`, as are the ends of its 95 % interval."""
     low: float
     high: float
     theirs: pd.Series
@@ -69,15 +71,17 @@ class Change(NamedTuple):
     """Whether the two sides differ by rounding at every seed."""
 
 
-def change(ours: pd.Series, theirs: pd.Series, metric: str, unit: str) -> Change:
-    """The change from `theirs` to `ours`, values of a run metric by seed, in a unit."""
-    ours, theirs = pd.to_numeric(ours), pd.to_numeric(theirs)
+def compare(pair: Pair, score: Score, metric: str = SCORE) -> Change:
+    """The change of a run metric, or of the score, from the second side of a pair to the first."""
+    ours, theirs = (pd.to_numeric(side[metric]) for side in (pair.ours, pair.theirs))
+    metric, unit = (score.metric, unit_of(score)) if metric == SCORE else (metric, "")
     interval = t_interval(differences(ours, theirs, ratio=unit == PERCENT))
     largest = (ours - theirs).abs().max()
     theirs = theirs[(ours - theirs).dropna().index]
     low, high = clipped((interval.low, interval.high), theirs, metric, unit)
     is_rounding = interval.n >= MIN_SEEDS and bool(largest < FLOAT32_TOLERANCE)
-    return Change(interval, in_unit(interval.mean, unit), low, high, theirs, is_rounding)
+    mean = in_unit(interval.mean, unit)
+    return Change(metric, unit, interval, mean, low, high, theirs, is_rounding)
 
 
 def clipped(
@@ -149,8 +153,6 @@ class _Compared(NamedTuple):
     pair: Pair
     score: Score | None
     """None for another metric."""
-    metric: str
-    unit: str
     change: Change
     mean: Mean
     looks: int
@@ -172,10 +174,8 @@ Verdicts = Mapping[Key, Verdict]
 def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Verdicts:
     """The verdict by a metric of every contrast; by the score also of every variant against plain.
 
-    Tests are corrected within their family, over all studies and platforms. The comparisons with a
-    plain network on one task at one size are a family for each rule for learning rates; the other
-    pairs of a question at one depth are one. Runs that two families compare have the verdict of the
-    larger p_holm.
+    Tests are corrected within their family, over all studies and platforms. Runs that two families
+    compare have the verdict of the larger p_holm.
     """
     families: dict[str, dict[Key, _Compared]] = defaultdict(dict)
     seen: set[Key] = set()
@@ -198,16 +198,6 @@ def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Ver
     return {key: strictest[one.runs] for family in families.values() for key, one in family.items()}
 
 
-def compare(pair: Pair, score: Score, metric: str = SCORE) -> Change:
-    """The change of a metric from one side of a pair to the other."""
-    sides = (pd.to_numeric(side[metric]) for side in (pair.ours, pair.theirs))
-    return change(*sides, *_metric_and_unit(score, metric))
-
-
-def _metric_and_unit(score: Score, metric: str) -> tuple[str, str]:
-    return (score.metric, unit_of(score)) if metric == SCORE else (metric, "")
-
-
 def _compared(config: Config, cells: pd.DataFrame, metric: str) -> Iterator[_Compared]:
     scores = scores_of(config)
     for study, settings in config.studies.items():
@@ -219,8 +209,8 @@ def _compared(config: Config, cells: pd.DataFrame, metric: str) -> Iterator[_Com
             for labels, pair, _ in pairs_of(config, study, cells, source):
                 found = compare(pair, score, metric)
                 mean = moderate(found.on_scale, spread)
-                of_metric = score if is_score else None, *_metric_and_unit(score, metric)
-                yield _Compared(key_of(labels, pair), pair, *of_metric, found, mean, looks)
+                key, of_score = key_of(labels, pair), score if is_score else None
+                yield _Compared(key, pair, of_score, found, mean, looks)
 
 
 def _family(config: Config, key: Key, pair: Pair) -> str:
@@ -255,7 +245,7 @@ def _judge(one: _Compared, corrected: Corrected | None) -> Verdict:
     p_holm, tests = corrected.p_holm, corrected.tests
     needed = seeds_to_decide(one.mean, corrected.level)
     ends = one.mean.ends(corrected.level)
-    interval = clipped(ends, one.change.theirs, one.metric, one.unit)
+    interval = clipped(ends, one.change.theirs, one.change.metric, one.change.unit)
     is_higher = one.mean.value > 0
     if one.score is None:
         verdict = UNDECIDED if p_holm >= SIGNIFICANCE_LEVEL else HIGHER if is_higher else LOWER
@@ -276,7 +266,7 @@ def _as_multipliers(one: _Compared, score: Score, ends: tuple[float, float]) -> 
     seeds = ladder.index.intersection(one.change.theirs.index)
     if not one.pair.base or len(ladder.columns) < 2 or seeds.empty:
         return math.nan, math.nan
-    theirs, ratio = one.change.theirs[seeds], one.unit == PERCENT
+    theirs, ratio = one.change.theirs[seeds], one.change.unit == PERCENT
     logs = read_differences(ladder.loc[seeds], theirs, ends, score.sign, ratio=ratio)
     low, high = sorted(logs)
     return math.exp(low), math.exp(high)

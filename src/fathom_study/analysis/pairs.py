@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -91,7 +91,9 @@ def contrasted(config: Config, study: str, runs: Runs, score: Score) -> Iterator
         for pair in contrast.pairs:
             if not {*pair} <= runs.keys():
                 continue
-            sides = (_of_seeds(runs[label], contrast.seeds) for label in pair)
+            sides = [runs[label] for label in pair]
+            if contrast.seeds:
+                sides = [side[side.index.isin(contrast.seeds)] for side in sides]
             alike = (b for b in ladders if all(settings.trains_alike(one, b) for one in pair))
             base = next(alike, "")
             ladder = ladders.get(base, pd.DataFrame())
@@ -147,11 +149,6 @@ def at_best_rates(config: Config, study: str, runs: Runs, score: Score) -> Itera
 def _compared(config: Config, study: str, runs: Runs) -> Runs:
     """The runs of the compared variants, without the trainings that ladders add."""
     return {label: runs[label] for label in config.studies[study].compared if label in runs}
-
-
-def _of_seeds(runs: pd.DataFrame, seeds: Collection[int]) -> pd.DataFrame:
-    """The runs of these seeds; all runs if no seeds are given."""
-    return runs[runs.index.isin(seeds)] if seeds else runs
 
 
 def contrasts_of(config: Config, study: str) -> tuple[Contrast, ...]:

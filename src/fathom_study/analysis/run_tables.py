@@ -47,12 +47,9 @@ from fathom_study.system.files import write_bytes
 def write_tables(config: Config, folder: Path) -> None:
     """Write the tables of runs, and those derived from them. Raises RunError for corrupt runs."""
     runs = find_runs(config)
-    corrupt = [run for run in runs if run.status == "corrupt"]
-    if corrupt:
-        lines = [
-            f"{run.folder}: {run.reason}; delete the folder and run it again" for run in corrupt
-        ]
-        raise RunError("\n".join(lines))
+    if corrupt := [run for run in runs if run.status == "corrupt"]:
+        remedy = "delete the folder and run it again"
+        raise RunError("\n".join(f"{run.folder}: {run.reason}; {remedy}" for run in corrupt))
     rows = {run.folder: read_rows(run.folder) for run in runs if run.counts}
     cells = cells_table(config, runs, rows)
     summary = summary_table(cells)
@@ -236,8 +233,7 @@ def platforms_table(runs: Iterable[Run]) -> pd.DataFrame:
 def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Summary over seeds: a row per study × depth × variant × platform.
 
-    Every averaged metric has columns `_n`, `_mean`, `_sd`, `_low` and `_high`, by `mean_with_ci`.
-    A time also has `_fastest`, the shortest: other work on the machine only adds to it.
+    Columns: docs/definitions/statistics.md, by `mean_with_ci`.
     """
     rows = []
     for group, seeds in counted(cells).groupby(GROUP, sort=False):
@@ -263,9 +259,8 @@ def summary_table(cells: pd.DataFrame) -> pd.DataFrame:
 def comparison_table(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of platform differences: a row per study × depth × variant and pair of platforms.
 
-    Step-0 differences are the largest over common seeds: relative, |a − b| / |b|, for loss and
-    gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
-    The platforms of a pair are in the order of trajectories.csv.
+    Step-0 differences are the largest over common seeds: relative to the second platform for loss
+    and gradient norm, absolute for the gain, which is a logarithm. NaN where a side is not finite.
     """
     rows = []
     for row, one, other in platform_pairs(counted(cells)):

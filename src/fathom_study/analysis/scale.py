@@ -50,14 +50,10 @@ SIZE_COLUMNS = [
 def sizes_table(
     config: Config, cells: pd.DataFrame, worth: pd.DataFrame, verdicts: Verdicts
 ) -> pd.DataFrame:
-    """A row per design and size.
+    """A row per design and size, a depth of a study with `plain_at_size`.
 
-    A size is a depth of a study with `plain_at_size`. A design is a connection with a step
-    multiplier at two sizes or more, named by the shortest of its labels. For a size on several
-    platforms of a backend, the platform with most seeds has the row. `gain`: nats below the plain
-    network, with the ends of the verdict's interval; NaN if the score has another unit.
-    `tried`: the learning rates of plain networks there. `best_tried`: the rate of the lowest tuning
-    loss; NaN if runs have none.
+    `gain`: nats below the plain network; NaN if the score has another unit. Other columns:
+    docs/definitions/worth.md, and `worth_table`.
     """
     valid, scores = counted(cells), scores_of(config)
     by_key = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
@@ -99,10 +95,8 @@ POOLED_COLUMNS = [
 def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """A row per design and backend: its step multiplier pooled over sizes, with a 95 % interval.
 
-    The mean of ln m over sizes with Student's interval, so that it holds for further sizes like
-    these. `trainings`: ALL sizes, or the LONGEST of each network, its channels and layers. `lower`
-    counts sizes with a lower loss than plain, `better` and `worse` verdicts. A size outside of its
-    ladder counts with the ladder's end; `bounds` counts these.
+    `trainings`: ALL sizes, or the LONGEST of each of the `networks`. `better` and `worse` count
+    verdicts. Other columns: docs/definitions/worth.md.
     """
     rows = []
     for (backend, design), own in sizes.groupby(["backend", "design"], sort=False):
@@ -111,23 +105,15 @@ def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
         for trainings, of in ((ALL, own), (LONGEST, longest)):
             logs = t_interval(of["multiplier"].map(math.log))
             verdicts = of["verdict"].value_counts()
-            counts = {
-                "networks": len(longest),
-                "lower": int((of["gain"] > 0).sum()),
-                **{verdict: int(verdicts.get(verdict, 0)) for verdict in (BETTER, WORSE)},
-                "bounds": int((of["answer"] != "at").sum()),
-            }
+            row = {"design": design, "backend": backend, "trainings": trainings, "sizes": len(of)}
+            row |= {"networks": len(longest), "lower": int((of["gain"] > 0).sum())}
+            row |= {verdict: int(verdicts.get(verdict, 0)) for verdict in (BETTER, WORSE)}
+            row["bounds"] = int((of["answer"] != "at").sum())
             ends = {"multiplier": logs.mean, "low": logs.low, "high": logs.high}
-            rows.append(
-                {"design": design, "backend": backend, "trainings": trainings, "sizes": len(of)}
-                | counts
-                | {name: math.exp(log) for name, log in ends.items()}
-                | {
-                    f"{cost}_{end}": getattr(of[cost], of_end)()
-                    for cost in ("cost", "operations")
-                    for end, of_end in (("low", "min"), ("high", "max"))
-                }
-            )
+            row |= {name: math.exp(log) for name, log in ends.items()}
+            for cost in ("cost", "operations"):
+                row |= {f"{cost}_low": of[cost].min(), f"{cost}_high": of[cost].max()}
+            rows.append(row)
     return pd.DataFrame(rows, columns=POOLED_COLUMNS)
 
 
@@ -152,7 +138,6 @@ def _designs(
 
 
 def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Width, depth, and the plain network's tokens, steps, parameters and learning rate."""
     study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
     settings = config.studies[study].of(plain)
     tokens = settings.steps * settings.tokens_per_step_at(depth)
@@ -171,8 +156,7 @@ def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(config: Config, study: str, runs: pd.DataFrame) -> dict[str, Any]:
     """The rates of a study's plain networks, and the rate of the lowest mean tuning loss.
 
-    Means are over the platforms and seeds that all rates have. A rate at which one of these runs
-    diverged is not the best one.
+    A rate at which one of its runs diverged is not the best one.
     """
     settings, by_rate = config.studies[study], defaultdict(dict)
     for run in runs.to_dict("records"):
@@ -216,9 +200,8 @@ def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
 def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:
     """Give a size without a cost the cost of the same network in any study with sizes.
 
-    The rate may differ there, and the timing may be from another machine than the runs. Steps are
-    timed at the width of a study and at a larger one, which may be the width of another study.
-    Operations are counted at the study's own width.
+    Steps are timed at the width of a study and at a larger one, which may be the width of another
+    study. Operations are counted at the study's own width.
     """
     timed: dict[Network, dict[str, Any]] = {}
     counted_work: dict[Network, dict[str, Any]] = {}

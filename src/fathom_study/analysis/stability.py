@@ -20,7 +20,7 @@ from fathom_study.analysis.pairs import best_rate, ladders_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import MIN_SEEDS, finite_scores
-from fathom_study.analysis.tables import Runs, counted, runs_by_place, scores_of
+from fathom_study.analysis.tables import Runs, counted, runs_by_place, scores_of, select
 from fathom_study.config import Config, Study
 from fathom_study.metrics.scores import Score
 
@@ -41,17 +41,11 @@ COLUMNS = [
 def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies with `rates`, over all rates there.
 
-    `to_pass` is the score that a run must pass to train; NaN if its outcome decides. `largest` is
-    the median over `seeds` of the largest rate that trains (0: none), with its range; `at_top` is
-    the number of seeds at which it is the `greatest` rate tried. `best` is the rate of the best
-    mean score, `good` the number of good rates around it, from `good_low` to `good_high`; NaN
-    without a ladder. `runs` counts all runs, `diverged` those that diverged, `untrained` others
-    that do not train, `spiked` those with any of the `spikes`; `recovered` counts spikes.
-
-    `against` is the plain network, or the other side of a contrast; empty for the plain network
-    itself. `both` is the number of common seeds, compared over the common rates. `larger`, `equal`
-    and `smaller` count seeds by the variant's largest rate relative to the other's. `ratio` is the
-    median ratio with its range; NaN if a seed has none.
+    `to_pass` is the score that a run must pass to train; NaN if its outcome decides. `untrained`
+    counts the runs that neither diverged nor train. `against` is the plain network, or the other
+    side of a contrast; empty for the plain network itself. `both` is the number of common seeds,
+    compared over the common rates: at how many is the variant's largest rate `larger`, `equal` or
+    `smaller`. Other columns: docs/definitions/stability.md.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
@@ -175,12 +169,7 @@ def _spiked(
     steps: pd.DataFrame, study: str, platform: str, depth: int, labels: Sequence[str]
 ) -> dict[str, int]:
     """Counts of spikes, recovered spikes and runs with a spike, over all runs of these labels."""
-    own = steps[
-        (steps["study"] == study)
-        & (steps["platform"] == platform)
-        & (steps["depth"] == depth)
-        & steps["variant"].isin(list(labels))
-    ]
+    own = select(steps[steps["platform"] == platform], [study], [*labels], [depth])
     counts = [
         count_spikes(rows.sort_values("step")["loss"].to_numpy(float))
         for _, rows in own.groupby(["variant", "seed"])

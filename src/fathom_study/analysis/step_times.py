@@ -85,9 +85,8 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
 def with_times_of_networks(summary: pd.DataFrame, config: Config) -> pd.DataFrame:
     """The summary with one time of a step for all variants whose steps are the same work.
 
-    With `step_times` in the config it is the time in that table, NaN if the table has none.
-    Otherwise it is the fastest run of the first of these variants, since others may have been
-    trained on another day. Raises TableError if the table is missing or invalid.
+    With `step_times` in the config it is the time in that table, NaN if the table has none, else
+    the fastest run of the first variant. Raises TableError if the table is missing or invalid.
     """
     if PER_STEP not in summary:  # nothing was run
         return summary

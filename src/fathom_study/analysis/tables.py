@@ -51,10 +51,8 @@ def of_study(folder: Path, study: str) -> Path:
 def save_tables(tables: dict[str, pd.DataFrame], folder: Path, studies: Iterable[str] = ()) -> None:
     """Write tables by file name, each atomically; those in BY_STUDY also for each of `studies`.
 
-    A table with a row for each run (it has a column `seed`) keeps all recorded digits: differences
-    of backends lie in the last ones. In others numbers are rounded to digits that are the same on
-    every processor. Times are in the tables of TIMES alone, so that outputs without times stay the
-    same if a run is repeated.
+    A table with a row for each run (it has a column `seed`) keeps all recorded digits, others are
+    rounded. Times are in the tables of TIMES alone. Reasons: docs/definitions/statistics.md.
     """
     pattern = f"({'|'.join(tasks.times())})(_(n|mean|sd|low|high|fastest))?"
     files = {}
@@ -78,7 +76,6 @@ def pack(text: str) -> bytes:
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with every fraction rounded as `significant` does."""
     fractions = table.select_dtypes("float")
     # All at once: pandas takes as long for a column as Python for a hundred numbers.
     rounded = np.array([significant(value) for value in fractions.to_numpy().ravel().tolist()])

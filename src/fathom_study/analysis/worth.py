@@ -15,13 +15,13 @@ import pandas as pd
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.cost import MACHINES, over_transformer
 from fathom_study.analysis.ladder import log_multipliers
-from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare, key_of, unit_of
+from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare, key_of
 from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
 from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
 from fathom_study.analysis.tables import counted, scores_of
-from fathom_study.config import Config, Study
+from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 
 PAYS, COSTS_MORE = "pays", "costs more"
@@ -49,29 +49,13 @@ COLUMNS = [
 def worth_table(
     config: Config, cells: pd.DataFrame, depths: pd.DataFrame, verdicts: Verdicts
 ) -> pd.DataFrame:
-    """A row per variant, depth and platform of the studies that have a plain network.
+    """A row per variant, depth and platform of the studies that have a plain network, `against`.
 
-    `against` is the plain network. `design` is the variant at the study's own rate, of those that
-    differ from `variant` in the rate alone. `rate` is ONE_RATE if the two networks differ in
-    connection and model alone, BEST_RATES if each has its best learning rate, chosen for each seed
-    by the other seeds.
-    `change` is the difference of the scores after equal steps in `unit`, as in effects.csv, with
-    the ends of its 95 % interval over seeds.
-
-    If the plain network has a ladder, from `least` to `most` times its steps, `multiplier` is the
-    step multiplier m with the ends of its interval. `answer` is the variant's place on the ladder,
-    `on_ladder` the number of seeds with a whole ladder, `outside` the number of them outside it.
-    `p`, `p_holm`, `tests` and `verdict` are as in effects.csv; `corrected_low` to `corrected_high`
-    is the corrected interval as step multipliers, 0 or infinite beyond the ladder.
-    `break_even` is the overhead of a step at which the variant stops paying, m − 1.
-
-    `cost` is the time of a step over the plain network's at the study's `width`, `cost_wider` the
-    same at the width `wider`, both on `machine`. `operations` and `bytes` are counted, over the
-    plain network's, and `cost_fused` is computed: a step of a transformer with FUSED_WIDTH channels
-    and FUSED_BLOCKS blocks on an H100, with one kernel between two functions (`connections.cost`).
-    Columns of WAYS compare the corrected interval with each cost. `net` is m / cost.
-    `depth_multiplier` is effective depth over depth, from the
-    table `depths`; an open interval ends at 0 or infinity. `after_looking`: as in effects.csv.
+    `design` is the variant at the study's own rate, of those that differ from `variant` in the rate
+    alone. With a ladder from `least` to `most` times the plain network's steps, `on_ladder` is the
+    number of seeds with a whole ladder, `outside` the number of them outside it. `cost` is at the
+    study's `width`. `p`, `p_holm`, `tests`, `verdict` and `after_looking` are as in effects.csv.
+    Other columns: docs/definitions/worth.md. `depths`: the table of effective depths.
     """
     valid, scores, rows = counted(cells), scores_of(config), []
     times, wider = read_step_times(config), read_step_times(config, wider=True)
@@ -91,25 +75,20 @@ def worth_table(
                     "verdict": EQUIVALENT if verdict.verdict == ALIKE else verdict.verdict,
                 }
             deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
+            own = (one for one in pair.rates if study.of(one).optimizer.lr == study.optimizer.lr)
             labels |= {
-                "design": design_of(study, pair),
+                "design": next(own, pair.variant),
                 "rate": pair.rate,
                 "after_looking": study.chosen_after_looking_at(
                     labels["depth"], pair.variant if at_one_rate else ""
                 ),
             }
-            row |= _cost(times, labels, row) | _cost_wider(wider, labels)
+            row |= _cost(times, wider, labels, row)
             row["cost_fused"] = fused_cost(config, name, pair.variant)
             row |= compare_costs(row) | (_depth_multiplier(deep) if deep else {})
             rows.append(labels | row)
     # Fixed types: otherwise empty fields of one study would change the text of another.
     return pd.DataFrame(rows, columns=COLUMNS).astype({"on_ladder": float, "outside": float})
-
-
-def design_of(study: Study, pair: Pair) -> str:
-    """The variant at the study's own rate, of those that differ in the rate alone."""
-    own = study.optimizer.lr
-    return next((one for one in pair.rates if study.of(one).optimizer.lr == own), pair.variant)
 
 
 def ends_on_ladder(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -143,7 +122,7 @@ def _row(pair: Pair, score: Score) -> dict[str, Any] | None:
     seeds = found.theirs.index
     if seeds.empty:
         return None
-    row = {"seeds": len(seeds), "unit": unit_of(score), "change": found.mean}
+    row = {"seeds": len(seeds), "unit": found.unit, "change": found.mean}
     row |= {"change_low": found.low, "change_high": found.high, "answer": ""}
     if len(pair.ladder.columns) < 2 or pair.ladder.index.intersection(seeds).empty:
         return row
@@ -172,10 +151,12 @@ def _on_ladder(ladder: pd.DataFrame, logs: pd.Series) -> dict[str, Any]:
     }
 
 
-def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of a step over the plain network's, if the table of step times has both.
+def _cost(
+    times: StepTimes, wider: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The cost of a step over the plain network's, at the study's width and at a larger one.
 
-    Counted operations and bytes are the same on every platform.
+    Without what was not timed. Counted operations and bytes are the same on every platform.
     """
     counted_work = {key[:3]: time for key, time in times.items()}
     ours, theirs = _sides(counted_work, labels)
@@ -188,6 +169,9 @@ def _cost(times: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]) -
         if row["answer"]:
             names = {"": "multiplier", "_low": "low", "_high": "high"}
             columns |= {f"net{end}": row[name] / columns["cost"] for end, name in names.items()}
+    ours, theirs = _sides(wider, labels, labels["platform"])
+    if ours and theirs:
+        columns |= {"wider": ours.width, **ratios("cost_wider", ours, theirs)}
     return columns
 
 
@@ -220,14 +204,6 @@ def compare_costs(row: Mapping[str, Any]) -> dict[str, str]:
         if math.isnan(low + high + most + least):
             verdicts[way] = ""
     return verdicts
-
-
-def _cost_wider(times: StepTimes, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of a step over the plain network's at a larger width; empty if not timed."""
-    ours, theirs = _sides(times, labels, labels["platform"])
-    if ours is None or theirs is None:
-        return {}
-    return {"wider": ours.width, **ratios("cost_wider", ours, theirs)}
 
 
 def ratios(name: str, ours: StepTime, theirs: StepTime) -> dict[str, float]:
