@@ -49,12 +49,6 @@ class Estimate:
         """Whether the whole interval lies on one side of the band."""
         return self.high < band.low or self.low > band.high
 
-    def within(self, reach: float) -> Estimate:
-        """The estimate with an interval of mean ± reach, if it has no interval."""
-        if not math.isnan(self.low):
-            return self
-        return replace(self, low=self.mean - reach, high=self.mean + reach)
-
     def clipped(self, possible: Band) -> Estimate:
         """The estimate with its interval clipped to the possible values."""
         low, high = max(self.low, possible.low), min(self.high, possible.high)

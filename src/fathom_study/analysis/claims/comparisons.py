@@ -39,13 +39,7 @@ from fathom_study.analysis.claims.evidence import (
     NotMeasured,
     combine_verdicts,
 )
-from fathom_study.analysis.estimate import (
-    LOG10,
-    Band,
-    Estimate,
-    estimate_difference,
-    estimate_mean,
-)
+from fathom_study.analysis.estimate import LOG10, Band, Estimate, estimate_difference, estimate_mean
 from fathom_study.analysis.significance import FLOAT32_TOLERANCE
 from fathom_study.analysis.statistics import is_ratio, to_scale
 from fathom_study.analysis.step_times import StepTime, StepTimes
@@ -55,15 +49,9 @@ from fathom_study.analysis.tables import select
 class Difference(Estimator):
     """A variant minus each of `than` lies in the band, at every depth that both have.
 
-    Seeds are compared pair by pair, since the same seed means the same batches. A positive metric
-    is compared by the logarithm of the ratio, any other by the difference. `spread` compares the
-    distances from the median instead, as the test of Brown and Forsythe does, by Welch's interval:
-    whether runs of the variant differ more from seed to seed.
-
-    A side that diverged is not compared. But the claim is contradicted if every seed of the side
-    that should be better diverged, and none of the other. Differences below rounding establish no
-    order. Two variants with equal runs, or that differ in an H_res without effect, are not
-    compared.
+    Seeds are compared pair by pair. `spread` compares the distances from the median instead, by
+    Welch's interval: whether runs of the variant differ more from seed to seed. Sides that diverged
+    or differ by rounding, and variants that are one run: docs/definitions/verdicts.md.
     """
 
     kind: Literal["difference"]
@@ -153,7 +141,8 @@ class Difference(Estimator):
             if unit != LOG10:
                 score = evidence.scores[self.studies[0]].metric
                 metric = score if self.metric == SCORE else self.metric
-                estimate = estimate.clipped(possible_differences(metric, two["value"].mean()))
+                ends = (end - two["value"].mean() for end in tasks.bounds_of(metric))
+                estimate = estimate.clipped(Band(*ends))  # what is possible beside the other side
             n, is_score = len(one), self.metric == SCORE
             if is_score and self._better_diverged(evidence, one, two):
                 return case(estimate, CONTRADICTED, math.inf, seeds=n, counted=True)
@@ -174,12 +163,6 @@ class Difference(Estimator):
         is_lower = evidence.scores[self.studies[0]].better == "lower"
         better, worse = (lower, higher) if is_lower else (higher, lower)
         return better["value"].isna().all() and worse["value"].notna().all()
-
-
-def possible_differences(metric: str, against: float) -> Band:
-    """The range of possible differences of a metric from the other side's mean."""
-    least, most = tasks.bounds_of(metric)
-    return Band(least - against, most - against)
 
 
 # --- time ----------------------------------------------------------------------------------------

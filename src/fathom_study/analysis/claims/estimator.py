@@ -1,14 +1,9 @@
 """The base of all estimators: settings, and the comparison of an estimate with its band.
 
-An estimator is a kind of test that `report/published.yaml` names with its settings. Each makes
-estimates from the runs of one platform and compares them with its band, from `low` to `high`:
+An estimator, of levels.py or comparisons.py, is a kind of test that `report/published.yaml` names
+with its settings. Each makes estimates from the runs of one platform and compares them with its
+band, from `low` to `high`.
 
-- `level`: the mean of a metric over seeds, in every cell (levels.py);
-- `count`: the number of runs whose metric lies in the band (levels.py);
-- `difference`: a variant minus another, seed by seed (comparisons.py);
-- `slope`: a line over depth (levels.py).
-
-A test is reproduced if every interval lies inside the band, contradicted if one lies outside.
 Definitions: docs/definitions/verdicts.md.
 """
 
@@ -75,10 +70,7 @@ MINIMUM_SETTINGS = ("depth", "steps", "width", "streams", "batch_size", "tokens_
 
 ByRecipe = Annotated[dict[Annotated[str, one_of("recipe", RECIPES)], Number], Field(min_length=1)]
 MinimumScale = Annotated[
-    dict[
-        Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)],
-        either(Number, ByRecipe),
-    ],
+    dict[Annotated[str, one_of("minimum setting", MINIMUM_SETTINGS)], either(Number, ByRecipe)],
     Field(default_factory=dict),
 ]
 """Minimum sizes by setting: one number, or one for each recipe."""
@@ -189,11 +181,11 @@ class Estimator(Settings):
         With too few seeds its interval is mean ± MIN_EFFECT_IN_SD · `seed_sd`, the largest standard
         deviation over seeds; if that crosses the band, nothing is measured.
         """
-        if enough := estimate.n >= self.seeds:
-            estimate = estimate.within(0.0)
-        else:
-            reach = MIN_EFFECT_IN_SD * (math.inf if math.isnan(seed_sd) else seed_sd)
-            estimate = replace(estimate, low=math.nan).within(reach)
+        enough = estimate.n >= self.seeds
+        if not enough or math.isnan(estimate.low):
+            known = math.inf if math.isnan(seed_sd) else seed_sd
+            reach = 0.0 if enough else MIN_EFFECT_IN_SD * known
+            estimate = replace(estimate, low=estimate.mean - reach, high=estimate.mean + reach)
         if estimate.outside(band):
             return CONTRADICTED
         if estimate.inside(band):
@@ -234,13 +226,8 @@ class Estimator(Settings):
 
 def about(case: Case) -> dict[str, Any]:
     """The fields of a judgement that identify a case."""
-    what = case.estimate.what
-    return {
-        "variant": case.variant,
-        "against": case.against,
-        "depths": str(case.depth),
-        "metric": what,
-    }
+    of = {"variant": case.variant, "against": case.against}
+    return of | {"depths": str(case.depth), "metric": case.estimate.what}
 
 
 def numbers(estimate: Estimate, band: Band) -> dict[str, Any]:

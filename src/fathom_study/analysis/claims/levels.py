@@ -56,10 +56,9 @@ class Level(Estimator):
     """The mean of a metric over seeds lies in the band, for every depth and variant.
 
     Several metrics are tried in order, so that a diverged run can give its last finite one. `over`
-    takes the logarithm of the ratio to another metric. A diverged run without a value is outside
-    every band, and one contradicts the claim. For `left` the same holds for every run that did not
-    learn, unless the band is open above: then it is inside, and the others decide. A run without
-    the metric does not count.
+    takes the logarithm of the ratio to another metric. A diverged run without a value contradicts
+    the claim. For `left` so does every run that did not learn, unless the band is open above: then
+    it is inside, and the others decide. A run without the metric does not count.
     """
 
     kind: Literal["level"]

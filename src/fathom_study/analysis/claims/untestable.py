@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from fathom_study import tasks
 from fathom_study.analysis.claims.evidence import INERT, ONE_RUN
 from fathom_study.analysis.effects import differing_settings
 from fathom_study.analysis.tables import GROUP
@@ -75,8 +74,7 @@ def no_power(config: Config, is_score: bool, one: pd.DataFrame, other: pd.DataFr
 def no_pair(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Whether two variants differ in H_res alone, where H_res can change no score.
 
-    Rows that sum to one do not change streams that are copies of each other. True if one side is
-    like that, and the other side's H_res keeps the size of a signal.
+    True if H_res has no effect on one side, and keeps the size of a signal on both.
     """
     sides = (one, other)
     if not any(map(_has_no_effect, sides)) or not all(map(_keeps_size, sides)):
@@ -116,8 +114,3 @@ def is_untrained_gate(seeds: pd.DataFrame, metric: str) -> bool:
     if metric not in GATES or len(seeds) == 1:
         return False
     return seeds[metric].nunique() == 1 and 0 < seeds[metric].iloc[0] < 1
-
-
-def is_timed(metrics: Iterable[str]) -> bool:
-    """Whether one of the metrics comes from a clock."""
-    return not {*tasks.times()}.isdisjoint(metrics)

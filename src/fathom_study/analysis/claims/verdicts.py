@@ -179,7 +179,7 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
     short = find_short(evidence, test) if claim.past_oracle else evidence.cells.head(0)
     evidence = replace(evidence, cells=evidence.cells.drop(short.index))
     try:
-        if untestable.is_timed(test.named_metrics):
+        if not {*tasks.times()}.isdisjoint(test.named_metrics):  # it comes from a clock
             times = {} if barred else evidence.step_times
             return judge_step_times(test, times, evidence.platform)
         return test.judge(evidence.without(barred, claim.minimum_scale_of(test).get("depth", 0)))
@@ -215,16 +215,16 @@ def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
     Means are over the seeds of a variant at a depth. Empty for a task whose runs do not measure
     an oracle.
     """
-    runs = select(evidence.cells, test.studies, test.named_variants, test.depths)
-    short = [runs.head(0)]
-    for (study, _, _), seeds in runs.groupby(CELL, sort=False):
-        score = evidence.scores[study]
+
+    def is_short(seeds: pd.DataFrame) -> bool:
+        score = evidence.scores[seeds["study"].iloc[0]]
         level = score.oracle.level if score.oracle else None
-        if not isinstance(level, str):
-            continue
-        if not score.sign * (seeds["score"].mean() - seeds[level].mean()) < 0:
-            short.append(seeds)
-    return pd.concat(short)
+        return isinstance(level, str) and not (
+            score.sign * (seeds["score"].mean() - seeds[level].mean()) < 0
+        )
+
+    runs = select(evidence.cells, test.studies, test.named_variants, test.depths)
+    return runs.groupby(CELL, sort=False).filter(is_short)
 
 
 def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
@@ -238,7 +238,6 @@ def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
 
 
 def _basis(test: Estimator, judged: Judgement) -> dict[str, Any]:
-    """The evidence of a verdict, and the confidence of its interval."""
     if judged.verdict == NOT_MEASURED:
         return {"rests_on": None, "confidence": math.nan}
     rests_on = judged.rests_on or test.rests_on
@@ -252,13 +251,9 @@ def _basis(test: Estimator, judged: Judgement) -> dict[str, Any]:
 def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
     """The table of claims: each with the verdict of its deciding rows and its limits.
 
-    A claim is contradicted if one row is, else not reproduced if one row is, else reproduced if all
-    could be made, else not measured. `undecided`: more seeds may decide it. `other_scale`: a study
-    differs from the published run. `seeds`: the result of `_seeds_behind`. `in_part`: a test could
-    not be made.
-    `control` is the verdict of the same tests in the study `control_study`; both are empty without
-    one. It is measured only if every test could be made there: otherwise a part of them would be
-    compared with all.
+    `undecided`: more seeds may decide it. `other_scale`: a study differs from the published run.
+    `in_part`: a test could not be made. `control` is the verdict of the same tests in the study
+    `control_study`, measured if every test could be made there; both are empty without one.
     """
     columns = ["claim", "source", "statement", "remark", "verdict", "undecided", "other_scale"]
     columns += ["seeds", "in_part", "elsewhere", "studies", "control_study", "control", "tests"]
@@ -267,7 +262,6 @@ def verdicts_table(claims: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
-    """The verdict of one claim, from the rows of its tests."""
     decides, control = tests["decides"], tests["control"]
     deciding, controls, others = tests[decides], tests[control], tests[~decides & ~control]
     verdict = combine_verdicts(deciding["verdict"])
@@ -300,11 +294,7 @@ def _verdict_row(tests: pd.DataFrame) -> dict[str, Any]:
 
 
 def _seeds_behind(measured: pd.DataFrame, verdict: str) -> int:
-    """Number of seeds behind a verdict; 0 without a test.
-
-    A test made on several platforms counts with its largest number. A claim is reproduced by all
-    tests, so the smallest counts; one test is enough to fail it, so the largest of those counts.
-    """
+    """Number of seeds behind a verdict, by docs/definitions/verdicts.md; 0 without a test."""
     fails = verdict not in (REPRODUCED, NOT_MEASURED)
     rows = measured[measured["verdict"] == verdict] if fails else measured
     by_test = rows.groupby("number")["seeds"].max()
@@ -334,8 +324,7 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
 
     A published range is from `published` to `published_high`; both are equal for one number.
     `scale` lists the differences of our study from the published one; empty if there are none.
-    `deviates`: whether the published value lies outside our interval, or only one is finite; False
-    for a time, which is from another machine.
+    `deviates`: by the function of that name; False for a time, which is from another machine.
     """
     columns = ["source", "study", "metric", "variant", "depth", "published", "published_high"]
     columns += ["platform", "mean", "low", "high", "n", "diverged", "deviates", "scale"]
@@ -377,8 +366,7 @@ def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study | None) -> 
 def deviates(published: Value, mean: float, low: float, high: float) -> bool:
     """Whether a published value is outside our interval, `low` to `high`, or only one is finite.
 
-    Half a unit of the last printed digit is allowed for rounding. Without an interval nothing
-    finite deviates. Of a range, some part must be inside.
+    Half a unit of the last printed digit is allowed for rounding.
     """
     if not (math.isfinite(published.low) and math.isfinite(mean)):
         return math.isfinite(published.low) != math.isfinite(mean)
@@ -397,7 +385,6 @@ def thresholds_table(cells: pd.DataFrame, published: Published) -> pd.DataFrame:
     """The table of thresholds: a row per threshold and group of seeds that has its metric.
 
     `grade` is the grade of the mean over seeds; `good` and `bad` count such runs among the `n`.
-    Metrics that cannot change in a run are not graded.
     """
     valid = counted(cells)
     rows = []
