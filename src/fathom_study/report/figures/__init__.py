@@ -26,24 +26,6 @@ Data that a figure can read, by the name of its parameter:
 Figures over all studies read whole tables (cells, sizes, published_sizes), and `scores` and
 `depth_units` by study.
 
-Names for other modules:
-
-    figures_of_study(config, study)    the declarations of a study, the same on every platform
-    left_out(config, study)            figures that would be empty for it, with the reasons
-    figures_of("overview")             figures over all studies, by name
-    OF_A_CELL                          names of the figures of one run
-    Declaration.name .reads .caption .label .module
-    files_of(folder, name)             the files of a figure, one for each format
-
-    fathom figures --config FILE --study NAME --platform PLATFORM --tables FOLDER --out FOLDER
-                   [--only FIGURE …]
-    fathom figures --config FILE --tables FOLDER --out FOLDER    those over all studies
-    fathom cell-figures RUN --out FOLDER
-
-PLATFORM is a value of the column `platform` (`torch`, `torch-cpu-amd-epyc-linux`). Without `--only`
-all figures of the study are drawn. The config may be the resolved `config.json`; it gives the
-figures of the study, its score, and the folder of its runs.
-
 Nothing here loads matplotlib: the workflow reads the declarations at every start.
 """
 
@@ -172,40 +154,26 @@ def _figure_of_metric(name: str) -> Declaration | None:
     label = panels.in_words((step or run).label or name.replace("_", " ")) if step or run else ""
     title = label[:1].upper() + label[1:]
     draw: Callable[..., Figure]
+    reads: tuple[str, ...]
     if step and step.along:
-        reads, draw = ("profiles", "title"), functools.partial(panels.along, metric=name)
-        caption = (
-            f"{title} along the {step.along}, for every depth: {step.definition}. A line is the "
-            "mean over seeds, a band their range."
-        )
+        reads, draw, over = ("profiles", "title"), panels.along, f"along the {step.along}"
+        rest = f", for every depth: {step.definition}."
+        rest += " A line is the mean over seeds, a band their range."
     elif step and step.when in ("every step", "evaluations") and name not in ("step", *CLOCKS):
-        reads, draw = ("steps", "title"), functools.partial(panels.against_step, metric=name)
-        caption = f"{title} against step, for every depth: {step.definition}."
+        reads, draw, over = ("steps", "title"), panels.against_step, "against step"
+        rest = f", for every depth: {step.definition}."
     elif run and run.averaged and name not in tasks.times():
-        reads, draw = (
-            ("cells", "score", "title"),
-            functools.partial(panels.against_depth, metric=name),
-        )
-        caption = (
-            f"{title} against depth: {run.definition}. A dot is a run, a marker the mean over "
-            "seeds. A cross marks a run that diverged."
-        )
+        reads, draw, over = ("cells", "score", "title"), panels.against_depth, "against depth"
+        rest = f": {run.definition}. A dot is a run, a marker the mean over seeds."
+        rest += " A cross marks a run that diverged."
     else:
         return None
-    axis = step.along if step else ""
-    over = f"along the {axis}" if axis else f"against {'step' if 'steps' in reads else 'depth'}"
-    return Declaration(name, reads, caption, draw, panels.__name__, f"{title} {over}")
+    question, draw = f"{title} {over}", functools.partial(draw, metric=name)
+    return Declaration(name, reads, question + rest, draw, panels.__name__, question)
 
 
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
-    """The figures of a study, the same on every platform.
-
-    With `rates`: stability. If every connection was trained at every learning rate: the score
-    against the rate. With a ladder of one rate and one depth: worth and the ladder; else, with
-    contrasts: effects. Then, with at most MOST_LINES variants: the figures of its task, and
-    the figures marked `everywhere`; with at most MOST_ROWS, the score. Figures that would be empty
-    are left out.
-    """
+    """The figures of a study, the same on every platform, without those that would be empty."""
     return [declared for declared, why in _considered(config, study) if not why]
 
 

@@ -47,10 +47,8 @@ def score_against_depth(
         return style.placeholder("no study was trained at several depths")
     page, axes = style.panels(len(sweeps), 4.0, beside=2)
     for ax, sweep in zip(axes, sweeps, strict=True):
-        study, several = (
-            sweep["study"].iloc[0],
-            sweep.groupby("variant")["depth"].transform("nunique"),
-        )
+        study = sweep["study"].iloc[0]
+        several = sweep.groupby("variant")["depth"].transform("nunique")
         own = sweep[sweep["platform"] == sweep["platform"].mode()[0]]
         if own["variant"].nunique() > panels.MOST_LINES:
             own = own[several > 1]
