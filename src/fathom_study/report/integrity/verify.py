@@ -61,11 +61,6 @@ class Check:
     is_made: bool = True
     """Whether it could be checked."""
 
-    @property
-    def line(self) -> str:
-        """The problem, with its path, on one line."""
-        return one_line(f"{self.path}: {self.problem}", 2000)
-
 
 @dataclass(frozen=True)
 class Verification:
@@ -75,8 +70,8 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each problem."""
-        return [check.line for check in self.checks if check.problem]
+        """A line for each problem, with its path."""
+        return [one_line(f"{c.path}: {c.problem}", 2000) for c in self.checks if c.problem]
 
     @property
     def checked(self) -> dict[str, int]:

@@ -225,9 +225,11 @@ def make_plan(
         if train_plain and not settings.ladder:
             # Evaluate only at the end: half the steps may be fewer than evaluate_every.
             studies[study] |= {"ladder": {base.plain(study): LADDER}, "evaluate_every": None}
-    labels = _labels_in(files) if track else {}
+    labels: dict[str, str] = {}
+    for shared in files if track else ():  # they name the variants of the board's rows
+        labels |= read_yaml(shared).get("labels") or {}
     changes = {
-        "results": str(out), "reference": None, "labels": {**labels, label: name},
+        "results": str(out), "reference": None, "labels": labels | {label: name},
         "studies": studies,
         "compute": {"data": _beside(base.compute.data, project)},
         "step_times": base.step_times and _beside(base.step_times, project),
@@ -248,12 +250,6 @@ def make_plan(
             )
     left = plain_cells_left(track, kept) if track and not check else ()
     return Plan(config, path, label, kept, lacking, not check, seeds, project, track, tuple(left))
-
-
-def _labels_in(files: Sequence[Path]) -> dict[str, str]:
-    """Display names of variants in config files: those of the board's rows."""
-    named = (read_yaml(file).get("labels") or {} for file in files)
-    return {key: text for labels in named for key, text in labels.items()}
 
 
 def _recorded(file: str, *, alone: bool) -> str:
@@ -503,9 +499,8 @@ def _link(project: Path, out: Path, text: str, document: str) -> str:
     """A link from `out` to a document of the project; its name if it is not here."""
     if not (project / "docs").is_dir():
         return f"{text} (docs/{document} of the project)"
-    return (
-        f"[{text}]({Path(os.path.relpath(project / 'docs', out.resolve())).as_posix()}/{document})"
-    )
+    docs = Path(os.path.relpath(project / "docs", out.resolve())).as_posix()
+    return f"[{text}]({docs}/{document})"
 
 
 def _cells(plan: Plan) -> pd.DataFrame:

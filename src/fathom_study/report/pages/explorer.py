@@ -22,6 +22,7 @@ from fathom_study.analysis.tables import (
 )
 from fathom_study.config import Config, common_depth
 from fathom_study.metrics.scores import Score
+from fathom_study.metrics.steps import CLOCKS
 from fathom_study.report.figures.frames import constant, first_nonfinite, with_loss_unit
 from fathom_study.report.figures.palette import colour_of
 from fathom_study.report.figures.panels import run_label, score_label, step_label
@@ -31,9 +32,6 @@ EVENLY, EARLY = 13, 13
 
 MANY = 300
 """Number of runs in a study above which each has fewer drawn steps, so the page stays short."""
-
-CLOCKS = ("step", "step_seconds", "elapsed_seconds")
-"""Step metrics that are not drawn: the axis itself, and times, which depend on the machine."""
 
 RUN_COLUMNS = ["platform", "depth", "variant", "seed"]
 
@@ -140,7 +138,7 @@ def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
         _metric(name, step_label(name, steps), log=metric.log, sparse=metric.when == "evaluations")
         for name, metric in tasks.step_metrics().items()
         if name in steps
-        and name not in CLOCKS
+        and name not in ("step", *CLOCKS)
         and metric.when in ("every step", "evaluations")
         and (name == "loss" or steps[name].nunique() > 1)
     ]

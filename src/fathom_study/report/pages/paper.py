@@ -111,7 +111,6 @@ def as_typst(text: str) -> str:
 
 
 def _to_source(value: object) -> Markup:
-    """Typst markup of a template expression's value."""
     return value if isinstance(value, Markup) else Markup(as_typst(str(value)))  # noqa: S704
 
 

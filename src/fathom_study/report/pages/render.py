@@ -131,10 +131,6 @@ def build_context(
         for name, study in config.studies.items()
     ]
     variance = tables["variance"]
-    shares = records(tables["variance_summary"]) if len(variance) else []
-    measured = [study for study in studies if study.is_measured]
-    verdicts = VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies)
-    scale = size_words.present_scale(tables["sizes"], tables["pooled"])
     drawn = {
         "score_against_depth": bool(sweeps(counted(tables["cells"]))),
         "nats_below_plain": len(tables["sizes"]) > 0,
@@ -143,11 +139,11 @@ def build_context(
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
-        "measured": measured,
+        "measured": [study for study in studies if study.is_measured],
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
         "at_best_rate": AT_BEST_RATE,
         "worth": worth_words.present_worth(published.worth, tables["worth"]),
-        "scale": scale,
+        "scale": size_words.present_scale(tables["sizes"], tables["pooled"]),
         "board": board_rows(Path(config.board), records(tables["worth"]), config.labels)
         if config.board
         else (),
@@ -168,10 +164,10 @@ def build_context(
         "sources": published.sources,
         "notes": [*published.notes, *size_words.notes_on_sizes(published, config.labels)],
         "publishes": bool(published.values),
-        "verdicts": verdicts,
+        "verdicts": VerdictsPresenter(tables["verdicts"], tables["claims"], config.studies),
         "attribution": {
             "variance": records(variance),
-            "summary": shares,
+            "summary": records(tables["variance_summary"]) if len(variance) else [],
             "diverged": diverged_cells(config, counted(tables["cells"]), variance),
         },
         "deviations": count_deviations(tables["published"]),

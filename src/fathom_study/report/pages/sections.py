@@ -108,10 +108,8 @@ class _Reader:
 
     def section(self, file: str, path: Path, *, lower: bool) -> Section:
         """The section of one file; with `lower`, its headings are one level below their own."""
-        parser, environment = (
-            MarkdownIt("commonmark").enable("table"),
-            {"prefix": self.anchors[file]},
-        )
+        parser = MarkdownIt("commonmark").enable("table")
+        environment = {"prefix": self.anchors[file]}
         for kind, rule in RULES.items():
             parser.add_render_rule(kind, rule)
         with _damage_named(path):
@@ -218,7 +216,6 @@ def slug(heading: str) -> str:
 
 
 def _anchor_of(file: str) -> str:
-    """The anchor of a file's section, from its name and its folder's."""
     return slug("-".join(PurePosixPath(file).with_suffix("").parts[-2:]))
 
 

@@ -83,7 +83,6 @@ def corrected_interval(row: Mapping[str, Any]) -> str:
 
 
 def _corrected(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the interval of its verdict as its interval."""
     return {**row, "low": row["corrected_low"], "high": row["corrected_high"]}
 
 

@@ -121,7 +121,6 @@ def plus_minus(
 
 
 def _note(finite: float | None, n: float | None) -> str:
-    """A note with the number of non-finite values; empty if there are none."""
     if finite is None or n is None or finite == n:
         return ""
     return f" (NaN: {int(n - finite)} of {int(n)})"

@@ -66,7 +66,6 @@ class StudyPresenter:
         self.template = f"parts/{study.part}.j2" if study.part else ""
         """Template of the study's own part of the report; empty if it has none."""
         self.score = tasks.score_of(study.task, study.score)
-        """The study's score."""
         unit = f" ({self.score.unit})" if self.score.unit else ""
         self.score_name = f"{self.score.label}{unit}"
         """The score with its unit, as in 'bits per character'."""
@@ -334,19 +333,17 @@ class StudyPresenter:
         why: (variant, diverged runs, all runs) of each side that has none, or has lost some.
         """
         known = {(row["variant"], row["against"]) for row in self._rows("effects", metric="score")}
-        for pair in dict.fromkeys(
-            (ours, theirs) for one in self.study.contrasts for ours, theirs in one.pairs
-        ):
-            if pair not in known:
-                sides = [
-                    (name, [row for row in self.rows.values() if row["variant"] == name])
-                    for name in pair
-                ]
-                counts = [
-                    (name, *(sum(row[key] for row in rows) for key in ("diverged", "n")))
-                    for name, rows in sides
-                ]
-                yield pair, [(name, lost, runs) for name, lost, runs in counts if lost or not runs]
+        asked = ((ours, theirs) for one in self.study.contrasts for ours, theirs in one.pairs)
+        for pair in dict.fromkeys(asked):
+            if pair in known:
+                continue
+            sides = []
+            for name in pair:
+                rows = [row for row in self.rows.values() if row["variant"] == name]
+                lost, runs = (sum(row[key] for row in rows) for key in ("diverged", "n"))
+                if lost or not runs:
+                    sides.append((name, lost, runs))
+            yield pair, sides
 
     def comparisons(
         self,
@@ -464,7 +461,6 @@ class StudyPresenter:
     # --- platforms side by side ---
 
     def _rows(self, table: str, **keys: Any) -> list[Record]:  # noqa: ANN401
-        """The rows of a table with these values."""
         return [row for row in self._tables[table] if keys.items() <= row.items()]
 
     def pairs(self) -> Iterator[tuple[Platform, Platform, list[Record]]]:

@@ -106,16 +106,12 @@ def print_schemes(schemes: Sequence[tuple[str, str, str]]) -> None:
         table.add_row(*map(Text, row))
     console = Console()
     console.print(table)
-    console.print(SCHEMES_HINT, soft_wrap=True, markup=False)
-
-
-SCHEMES_HINT = (
-    "fathom schemes NAME: its settings as YAML; fathom schemes --long: components and costs of all"
-)
+    hint = "fathom schemes NAME: its settings as YAML; "
+    hint += "fathom schemes --long: components and costs of all"
+    console.print(hint, soft_wrap=True, markup=False)
 
 
 def _left(status: Status) -> str:
-    """Number of cells left to train here, and an estimate of the time with its basis."""
     if not status.left:
         return "Nothing is left to run here."
     cells = len({run.cell for run in status.runs})
@@ -125,7 +121,6 @@ def _left(status: Status) -> str:
 
 
 def _studies(status: Status, studies: Sequence[str]) -> Table:
-    """A line for each study: runs by status, and the time that is left."""
     table = Table(header_style="")
     table.add_column("study")
     for name in status.counts:

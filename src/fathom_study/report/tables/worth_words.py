@@ -16,10 +16,7 @@ from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WO
 from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.worth import COSTS_MORE, FUSED_WIDTH, PAYS, WAYS
 from fathom_study.config import common_depth
-from fathom_study.report.tables.effect_words import (
-    effect_with_interval,
-    marked,
-)
+from fathom_study.report.tables.effect_words import effect_with_interval, marked
 from fathom_study.report.tables.formatting import number
 from fathom_study.report.tables.records import Record, records
 
