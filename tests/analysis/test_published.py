@@ -166,40 +166,9 @@ claims:
 CONFIG = config_with()
 
 
-@pytest.fixture
-def yaml_file(tmp_path):
-    """Function that writes a published.yaml and returns its path."""
-
-    def write(text):
-        file = tmp_path / "published.yaml"
-        file.write_text(text, encoding="utf-8")
-        return file
-
-    return write
-
-
-def refusal(file):
-    """Lines of the error on a published.yaml; each must name the file."""
-    with pytest.raises(ConfigError) as caught:
-        load_published(file, CONFIG)
-    lines = str(caught.value).splitlines()
-    assert lines
-    for line in lines:
-        assert line.startswith(f"{file}: ")
-    return lines
-
-
 A_TEST = "{kind: level, studies: [a], variants: [hc], metric: left, high: 0.1}"
 FIRST = ["'first'", "claims.0"]
 """Names of the first claim in messages: its id, or its place in the list."""
-
-
-def instead(new):
-    return A_TEST, new, FIRST
-
-
-def beside(new):
-    return "statement: It fails.", f"statement: It fails.\n    {new}", FIRST
 
 
 MISTAKES = [
@@ -207,12 +176,13 @@ MISTAKES = [
     # --- claims
     ("id: first\n    source: lab", "id: first\n    source: lob", FIRST, "lob"),
     ("id: second", "id: first", ["first"], "same id"),
-    (*beside("minimum_scale: {steps: {torch: 4}}"), "unknown recipe 'torch'"),
+    ("statement: It fails.", "statement: It fails.\n    minimum_scale: {steps: {torch: 4}}", FIRST,
+     "unknown recipe 'torch'"),
     ("kind: level", "kind: lvel", FIRST, "lvel"),
     ("high: 0.1", "low: 2, high: 1", FIRST, "level needs low, high or both"),
     ("metric: left", "metric: states_tracked", FIRST, "has no metric 'states_tracked'"),
-    (*instead("{kind: count, studies: [a], variants: [hc], metric: grad_nrom, over_steps: rises, "
-              "high: 0}"), "did you mean 'grad_norm'"),
+    (A_TEST, "{kind: count, studies: [a], variants: [hc], metric: grad_nrom, over_steps: rises, "
+     "high: 0}", FIRST, "did you mean 'grad_norm'"),
     # --- values
     ("{mhc: {8: 0.5}}", "{mhc: {8: [0.8, 0.4]}}", ["values.0"], "a range as in [0.4, 0.8]"),
     # --- thresholds
@@ -226,14 +196,18 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("old", "new", "names", "problem"), MISTAKES, ids=[f"{m[2][0]}-{m[3]}" for m in MISTAKES]
 )
-def test_a_mistake_is_refused_with_the_file_and_the_entry(yaml_file, old, new, names, problem):
+def test_a_mistake_is_refused_with_the_file_and_the_entry(tmp_path, old, new, names, problem):
     assert YAML.count(old) == 1
-    file = yaml_file(YAML.replace(old, new))
-    lines = [line.removeprefix(f"{file}: ") for line in refusal(file)]
+    file = tmp_path / "published.yaml"
+    file.write_text(YAML.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_published(file, CONFIG)
+    lines = str(caught.value).splitlines()
     assert len(lines) == 1 or "minimum_scale" not in new
     assert any(problem in line for line in lines)
     for line in lines:
-        assert any(name in line for name in names)
+        assert line.startswith(f"{file}: ")
+        assert any(name in line.removeprefix(f"{file}: ") for name in names)
 
 
 # --- shipped claims ------------------------------------------------------------------------------

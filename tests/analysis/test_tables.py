@@ -139,13 +139,6 @@ def test_only_seeds_of_the_same_cell_and_platform_are_averaged(other):
 # --- comparison of platforms ---------------------------------------------------------------------
 
 
-def compared(left, right):
-    """The row that compares these runs, torch first."""
-    cells = frame(left, [{**row, "backend": "mlx", "platform": "mlx"} for row in right])
-    (row,) = comparison_table(cells).to_dict("records")
-    return row
-
-
 @pytest.mark.parametrize(
     ("metric", "left", "right", "seeds_", "difference"),
     [
@@ -157,9 +150,11 @@ def compared(left, right):
     ],
 )  # fmt: skip
 def test_differences_at_the_first_step(metric, left, right, seeds_, difference):
-    row = compared(
-        *([run(seed=n, **{metric: value}) for n, value in side.items()] for side in (left, right))
+    sides = {"torch": left, "mlx": right}.items()
+    cells = frame(
+        [run(seed=n, backend=b, **{metric: x}) for b, side in sides for n, x in side.items()]
     )
+    (row,) = comparison_table(cells).to_dict("records")
     assert (row["platform_a"], row["platform_b"], row["seeds"]) == ("torch", "mlx", seeds_)
     assert row[f"{metric}_difference"] == pytest.approx(difference, nan_ok=True)
 

@@ -67,8 +67,7 @@ def plain_ladder(slope=1.0, noise=(0, 0, 0, 0)):
 
 
 def worth_of(*runs, config=None):
-    config, cells = config or config_of(), frame(*runs)
-    table = table_of_worth(config, cells)
+    table = table_of_worth(config or config_of(), frame(*runs))
     return {row["variant"]: row for row in table.to_dict("records")}
 
 
