@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import io
 import struct
+import tarfile
 
 import numpy as np
 
@@ -14,6 +16,16 @@ def put_texts(folder, **texts):
         content = content if isinstance(content, bytes) else content.encode()
         (folder / f"{name}.txt").write_bytes(content)
     return folder
+
+
+def put_archive(file, members):
+    """Write members, content by name, as a gzipped tar archive in a new folder."""
+    file.parent.mkdir()
+    with tarfile.open(file, mode="w:gz") as packed:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
 
 
 def random_images(*counts):

