@@ -1,7 +1,6 @@
 """Components of connections, and effects of the initial symmetry on the streams of mhc."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -113,11 +112,7 @@ def moved(connection):
 def tanh_layers(ops, depth, width=5):
     """Functions [2, C] → [2, C], each with its own matrix."""
     weights = np.random.default_rng(3).standard_normal((depth, width, width)) / math.sqrt(width)
-    return [partial(tanh_layer, ops, ops.asarray(w)) for w in weights]
-
-
-def tanh_layer(ops, weight, x):
-    return ops.tanh(ops.linear(x, weight))
+    return [lambda x, w=w: ops.tanh(ops.linear(x, w)) for w in map(ops.asarray, weights)]
 
 
 @pytest.mark.parametrize("has_residual", [True, False])

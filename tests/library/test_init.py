@@ -8,6 +8,7 @@ import pytest
 
 from fathom.connections.schemes import SCHEMES
 from fathom.init import Normal, Orthogonal, Parameter, Uniform, draw
+from tests.support import naive
 from tests.support.specs import READ_APART, make_spec, parameters_of
 
 V, T, D, F, L = 256, 64, 48, 96, 12
@@ -284,20 +285,12 @@ STARTS = {
 """(mean, standard deviation) of each parameter at the start, by scheme."""
 
 
-def network_of(scheme):
-    """Settings of a network of L functions, or of L blocks of two if q, k, v are read apart."""
-    return {"wrap": "sublayer"} if scheme in READ_APART else {"task": "fashion"}
-
-
 @pytest.mark.parametrize("scheme", STARTS)
 def test_connections_start_as_published(scheme):
-    drawn = {
-        name.removeprefix("connection."): value.astype(np.float64)
-        for name, value in parameters_of(
-            make_spec(variant=scheme, width=W, depth=L, **network_of(scheme))
-        ).items()
-        if name.startswith("connection.")
-    }
+    # L functions, or L blocks of two if q, k and v are read apart.
+    network = {"wrap": "sublayer"} if scheme in READ_APART else {"task": "fashion"}
+    spec = make_spec(variant=scheme, width=W, depth=L, **network)
+    drawn = naive.connection_of(naive.exact(parameters_of(spec)))
     assert set(drawn) == set(STARTS[scheme])
     for name, (mean, std) in STARTS[scheme].items():
         rest = drawn[name] - mean

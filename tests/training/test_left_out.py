@@ -11,6 +11,7 @@ from fathom.operations.numpy_ops import NumpyOps
 from fathom_study.models.network import without_block
 from fathom_study.tasks import Problem, Trained, example_batch
 from fathom_study.train import train
+from tests.support import naive
 from tests.support.specs import exact_loss, make_spec, parameters_off_symmetry
 
 NETWORKS = {
@@ -20,14 +21,6 @@ NETWORKS = {
 }
 LAST = ("attention_out", "down", "conv2")
 """Last layers of a block's functions, with parameters `block.NAME.weight` and `.bias`."""
-
-
-def trained_of(**settings):
-    """(problem, parameters, inputs) of a spec with these settings, in float64."""
-    spec = make_spec(batch_size=2, **settings)
-    params = {n: np.asarray(p, float) for n, p in parameters_off_symmetry(spec).items()}
-    inputs = {n: v for n, v in example_batch(spec).inputs.items() if n != "keep"}
-    return Problem(spec), params, inputs
 
 
 def logits(network, params, inputs):
@@ -46,7 +39,9 @@ def without_output(params, block):
 @pytest.mark.parametrize("variant", ["plain", "mhc", "hc_paper", "mhc_causal", "altup"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_leaving_a_block_out_equals_zeroing_its_last_layers(network, variant):
-    problem, params, inputs = trained_of(**NETWORKS[network], variant=variant)
+    spec = make_spec(batch_size=2, **NETWORKS[network], variant=variant)
+    problem, params = Problem(spec), naive.exact(parameters_off_symmetry(spec))
+    inputs = {n: v for n, v in example_batch(spec).inputs.items() if n != "keep"}
     whole = logits(problem.network, params, inputs)
     for block in range(3):
         left_out = logits(without_block(problem.network, block), params, inputs)
@@ -62,7 +57,7 @@ def test_leaving_a_block_out_equals_zeroing_its_last_layers(network, variant):
 def rows_of(spec, backend):
     """(rows of a training, its parameters in float64)."""
     *_, chunk = train(Problem(spec), backend)
-    return chunk.rows, {n: p.astype(float) for n, p in chunk.trainer.parameters().items()}
+    return chunk.rows, naive.exact(chunk.trainer.parameters())
 
 
 def test_a_run_has_the_score_without_each_block_if_its_study_asks(backend):

@@ -55,13 +55,9 @@ def exact_gain(product):
     )
 
 
-def random_integers(*shape, seed=0):
-    return np.random.default_rng(seed).integers(-9, 10, shape)
-
-
 @pytest.mark.parametrize("depth", [1, 2, 7, 30, 500])
 def test_the_gain_equals_the_exact_integer_product(depth):
-    matrices = random_integers(depth, 4, 4, seed=depth)
+    matrices = np.random.default_rng(depth).integers(-9, 10, (depth, 4, 4))
     expected = exact_gain(exact_product(matrices))
     assert composite_gain(matrices) == pytest.approx(expected, abs=ROUNDING)
     assert depth < 500 or expected[0] > np.log10(np.finfo(np.float64).max)

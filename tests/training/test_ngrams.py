@@ -10,16 +10,6 @@ from fathom_study.models import ngrams
 from fathom_study.models.ngrams import bits_per_character
 
 
-def numbers(text, characters):
-    return np.array([characters.index(c) for c in text], np.uint8)
-
-
-def bits_of(training, validation, characters, order):
-    return bits_per_character(
-        numbers(training, characters), numbers(validation, characters), len(characters), order
-    )
-
-
 def one_by_one(training, validation, characters, order):
     """Bits per character of each order, by the recursive definition."""
     followers = defaultdict(Counter)
@@ -60,5 +50,6 @@ def test_bits_equal_the_recursive_definition(training, validation, table, monkey
     monkeypatch.setattr(ngrams, "TABLE", table)
     characters = "".join(sorted({*training, *validation}))
     expected = one_by_one(training, validation, characters, 5)
+    texts = (np.array([*map(characters.index, text)], np.uint8) for text in (training, validation))
     # Sums of at most 20 logarithms.
-    assert bits_of(training, validation, characters, 5) == pytest.approx(expected, rel=1e-12)
+    assert bits_per_character(*texts, len(characters), 5) == pytest.approx(expected, rel=1e-12)

@@ -60,19 +60,13 @@ def distances(links):
     return result
 
 
-def random_fields(n, q, rng):
-    """Random log-fields [n, q]; node 2 is labelled."""
-    fields = rng.standard_normal((n, q))
-    fields[2, 1:] = -np.inf
-    return fields
-
-
 def test_k_rounds_of_belief_propagation_are_exact_on_trees_within_distance_k():
     rng, n, q = np.random.default_rng(1), 7, 3
     affinity = rng.uniform(0.2, 3, (q, q))
     affinity += affinity.T
     trees = np.stack([random_tree(n, rng) for _ in range(2)])
-    fields = np.stack([random_fields(n, q, rng) for _ in range(2)])
+    fields = rng.standard_normal((2, n, q))
+    fields[:, 2, 1:] = -np.inf  # a label
     result = np.exp(log_marginals(trees, fields, affinity, rounds=n, absence_counts=False))
     for links, field, beliefs in zip(trees, fields, np.moveaxis(result, 1, 0), strict=True):
         apart = np.ones((q, q))
