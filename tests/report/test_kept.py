@@ -64,30 +64,25 @@ def test_a_folder_without_a_result_is_not_recorded(tmp_path):
 # --- refused bundles -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def received(tmp_path, monkeypatch):
-    """Folder with a config and a whole bundle that is not imported yet."""
+def test_a_truncated_bundle_is_remembered_until_it_is_whole(tmp_path, monkeypatch, fathom):
     monkeypatch.chdir(tmp_path)
     there = config_with("there", ("a",), variants=["mhc"], depths=[2], backends=["torch"])
     for cell in there.cells():
         write_cell(there, cell, [4.0, 2.0, 1.0])
-    create_bundle(there, tmp_path / "a.tar.xz")
+    file, results = tmp_path / "a.tar.xz", tmp_path / "results"
+    create_bundle(there, file)
     config = there.model_copy(update={"results": "results"})
     (tmp_path / "config.yaml").write_text(config.model_dump_json())
-    return tmp_path
-
-
-def test_a_truncated_bundle_is_remembered_until_it_is_whole(received, fathom):
-    whole = (received / "a.tar.xz").read_bytes()
-    (received / "a.tar.xz").write_bytes(whole[: len(whole) // 2])
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
     status, _, errors = fathom("bundle", "import", "a.tar.xz", "gone.tar.xz")
     assert (status, len(errors)) == (1, 2)
-    (line,) = refused_bundles(received / "results")
+    (line,) = refused_bundles(results)
     assert line.startswith("a.tar.xz: not an intact .tar.xz file")
-    (received / "results/RESULTS.md").write_text("made without it")
+    (results / "RESULTS.md").write_text("made without it")
     with pytest.raises(UserError, match="replace it with the whole bundle"):
-        record(received / "results")
-    (received / "a.tar.xz").write_bytes(whole)
+        record(results)
+    file.write_bytes(whole)
     assert fathom("bundle", "import", "a.tar.xz")[0] == 0
-    assert refused_bundles(received / "results") == []
-    assert record(received / "results") == 1
+    assert refused_bundles(results) == []
+    assert record(results) == 1

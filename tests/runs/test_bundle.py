@@ -307,15 +307,6 @@ def test_only_a_bundle_is_replaced(made, tmp_path):
 
 
 @pytest.fixture
-def other(packed, tmp_path):
-    """A bundle of the same cells from the same platform, measured another time."""
-    parts = Parts(packed)
-    for parts.cell in parts.cells:  # noqa: B020
-        parts.edit_manifest(lambda manifest: manifest.update(threads=7))
-    return parts.pack(tmp_path / "other.tar.xz")
-
-
-@pytest.fixture
 def already(elsewhere, packed):
     """Results that hold the imported runs of `packed`."""
     import_bundle(results_of(elsewhere), packed)
@@ -348,8 +339,11 @@ def test_the_same_bundle_again_changes_nothing(already, packed):
     assert contents(already) == before
 
 
-def test_different_run_is_kept_or_replaced_only_on_request(already, other):
-    before = contents(already)
+def test_different_run_is_kept_or_replaced_only_on_request(already, packed, tmp_path):
+    parts = Parts(packed)
+    for parts.cell in parts.cells:  # noqa: B020
+        parts.edit_manifest(lambda manifest: manifest.update(threads=7))
+    other, before = parts.pack(tmp_path / "other.tar.xz"), contents(already)
     assert "already exists; add --keep or --replace" in refusal(already, other)
     done = import_bundle(already, other, "keep")
     assert (done["imported"], len(done["kept"]), done["same"]) == ([], 2, [])

@@ -13,20 +13,15 @@ SIZES = {"depths": [4], "variants": ["mhc"], "backends": ["torch"]}
 
 
 @pytest.fixture
-def there(tmp_path):
-    """The config of the machine that contributes: three cells, one for each seed."""
-    return config_with(tmp_path / "there", **SIZES)
-
-
-@pytest.fixture
 def here(tmp_path):
     """The config of the machine where the bundle arrives."""
     return config_with(tmp_path / "here", **SIZES)
 
 
 @pytest.fixture
-def packed(there, tmp_path):
-    """Function that writes a run of each cell with changed facts and returns their bundle."""
+def packed(tmp_path):
+    """Function that makes a bundle, with changed facts, of the three cells of another machine."""
+    there = config_with(tmp_path / "there", **SIZES)
 
     def pack(name="b.tar.xz", **facts):
         for cell in there.cells():

@@ -21,14 +21,9 @@ OF_ANOTHER_TIME = {"fathom_study.train:train": "of another time"}
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    """Both backends count as installed, wherever the tests run."""
-    monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
-
-
-@pytest.fixture(autouse=True)
 def assumed(monkeypatch):
-    """A step is assumed to take a tenth of a second for each layer, and a job STARTUP more."""
+    """Both backends are installed; a step takes 0.1 s for each layer, and a job STARTUP more."""
+    monkeypatch.setattr(status, "installed_backends", lambda: ("mlx", "torch"))
     monkeypatch.setattr(estimate, "assumed_step_seconds", lambda spec: 0.1 * spec.depth)
     monkeypatch.setattr(estimate, "startup_seconds", lambda compute: STARTUP)
 
