@@ -94,10 +94,6 @@ def test_parsed_path_is_the_path_of_its_cell(text):
     assert cell.path() == text
 
 
-def test_path_of_a_cell_by_hand():
-    assert Cell("deep", 12, "mhc", "torch", 0).path() == "deep/12L/mhc/torch/seed0"
-
-
 # --- expansion -----------------------------------------------------------------------------------
 
 
