@@ -26,7 +26,7 @@ from fathom_study.runs.folder import run_folder
 from fathom_study.runs.validate import find_runs, validate_run
 from fathom_study.system.files import write_json
 from tests.support.reports import analyze_runs
-from tests.support.runs import RUN_FILES, config_with, seal, write_cell
+from tests.support.runs import RUN_FILES, config_with, shift, write_cell
 from tests.support.specs import quick_cases
 
 LOSSES = [4.0, 2.0, 1.0]
@@ -161,15 +161,6 @@ def verified(config, project):
     return verify(config, published, project / "templates")
 
 
-@pytest.fixture
-def command(config, project, fathom):
-    """Function that verifies the copy by command: (exit status, output, lines of errors)."""
-    file = project / "config.yaml"
-    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
-    options = ["--published", project / "published.yaml", "--templates", project / "templates"]
-    return lambda: fathom("verify", "--config", file, *options)
-
-
 # --- intact results ------------------------------------------------------------------------------
 
 DRAWN = sum(map(len, NAMES.values())) + len(OVERVIEW)
@@ -177,13 +168,16 @@ CHECKED = {"runs": 3, "config": 1, "figures": DRAWN, "reports": 2, "tables": 48}
 """20 tables, and nine for each of three studies."""
 
 
-def test_intact_results_pass_however_a_table_is_packed(results, command):
-    file = results / "tables/studies/a/steps.csv.gz"
-    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()), compresslevel=1, mtime=9))
+def test_intact_results_pass_however_a_table_is_packed(config, project, results, fathom):
+    table, file = results / "tables/studies/a/steps.csv.gz", project / "config.yaml"
+    table.write_bytes(gzip.compress(gzip.decompress(table.read_bytes()), compresslevel=1, mtime=9))
+    file.write_text(json.dumps(config.model_dump(mode="json")), encoding="utf-8")
+    command = ["verify", "--config", file, "--published", project / "published.yaml"]
+    command += ["--templates", project / "templates"]
     counts = ", ".join(f"{number} {kind}" for kind, number in CHECKED.items())
-    assert command() == (0, f"verified: {counts}\n", [])
+    assert fathom(*command) == (0, f"verified: {counts}\n", [])
     remove(results / "config.json")
-    status, _, (first, *_, last) = command()
+    status, _, (first, *_, last) = fathom(*command)
     assert status == 1
     assert first == f"fathom: {results}/config.json: missing"
     assert last.startswith("fathom: to fix: run snakemake all")
@@ -310,10 +304,7 @@ def replace_run_by_another(config, folder):
 
 
 def change_numbers_and_hashes(config, folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows[-1]["loss"] *= 1 + 1e-7
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seal(folder)
+    shift(folder, step=-1, by=1e-7)
 
 
 def use_other_code(config, folder):
