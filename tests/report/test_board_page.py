@@ -9,7 +9,6 @@ from fathom.settings import ConfigError
 from fathom_study.board.rows import Row, TrackRows, rows_of
 from fathom_study.board.track import load_track
 from fathom_study.report.judge.forest import Place, forest
-from fathom_study.report.pages.page import reports_in
 from fathom_study.report.pages.render import environment_of, fill
 from fathom_study.report.pages.reports import reports_of
 from tests.support.runs import config_with
@@ -86,7 +85,7 @@ def test_names_of_others_are_text_and_a_withdrawn_row_leaves_a_line():
     assert "**Not open**: no network was trained at this size yet" in page
 
 
-def test_only_a_config_with_a_board_has_the_page_and_it_is_the_second_screen(tmp_path):
+def test_only_a_config_with_a_board_has_the_page(tmp_path):
     config = config_with(tmp_path)
     assert "BOARD.md" not in [report.name for report in reports_of(config, TEMPLATES)]
     with_board = config.model_copy(update={"board": "board"})
@@ -95,9 +94,6 @@ def test_only_a_config_with_a_board_has_the_page_and_it_is_the_second_screen(tmp
     studies = {name: study.model_copy(update={"part": "armz"})}
     with pytest.raises(ConfigError, match="part: unknown part 'armz'; did you mean 'arms'"):
         reports_of(config.model_copy(update={"studies": studies}), TEMPLATES)
-    for name in ("COMPARISON.md", "BOARD.md", "RESULTS.md"):
-        (tmp_path / name).write_text("# x\n", encoding="utf-8")
-    assert reports_in(config, tmp_path) == ["RESULTS.md", "BOARD.md", "COMPARISON.md"]
 
 
 def test_the_figure_of_a_judgement_fits_a_phone_and_keeps_long_names_short():

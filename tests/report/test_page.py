@@ -120,11 +120,11 @@ HTML = (
 
 
 def test_the_board_is_the_second_screen_and_the_explorer_follows(results):
-    reports = {"RESULTS.md": "# Results\n", "BOARD.md": "# Board\n"}
+    reports = dict.fromkeys(("COMPARISON.md", "BOARD.md", "RESULTS.md"), "# x\n")
     config = write_results(results, [trained(THREE)], reports, studies=("a",))
     page = Page(make_page(config.model_copy(update={"board": "board"})))
     sections = [attrs["id"] for tag, attrs in page.elements if tag == "section"]
-    assert sections[:3] == ["results", "board", "explorer"]
+    assert sections[:4] == ["results", "board", "explorer", "comparison"]
 
 
 def test_other_html_is_shown_as_text(results):
