@@ -24,14 +24,6 @@ FLOAT32 = 1e-6
 """Error of three steps on numbers of order one: a dozen roundings of 6e-8 each."""
 
 
-def update_with(bias_correction, hyper=OPTIMIZER, decayed=("w", "b")):
-    """AdamW on both parameters, with decay of those in `decayed`."""
-    decays = {name: hyper.weight_decay if name in decayed else 0.0 for name in START}
-    groups = tuple(ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items())
-    betas = {"beta1": hyper.beta1, "beta2": hyper.beta2, "eps": hyper.eps}
-    return OptimizerConfig(groups, **betas, bias_correction=bias_correction, clip=hyper.clip)
-
-
 def batch(step):
     """Inputs and targets of a step, float32 [3] each."""
     rng = np.random.default_rng(step)
@@ -80,7 +72,11 @@ def textbook_adamw(steps, bias_correction, hyper, decayed=("w", "b")):
 
 
 def trainer_of(backend, bias_correction=True, hyper=OPTIMIZER, decayed=("w", "b")):
-    update = update_with(bias_correction, hyper, decayed)
+    """A trainer of both parameters by AdamW, with decay of those in `decayed`."""
+    decays = {name: hyper.weight_decay if name in decayed else 0.0 for name in START}
+    groups = tuple(ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items())
+    betas = {"beta1": hyper.beta1, "beta2": hyper.beta2, "eps": hyper.eps}
+    update = OptimizerConfig(groups, **betas, bias_correction=bias_correction, clip=hyper.clip)
     return backend.trainer(START, quadratic(backend.ops), update)
 
 
