@@ -167,10 +167,6 @@ class AltUpConnection(Connection):
             H_res=ops.stack([ops.mean(ops.mean(H, axis=0), axis=0) for H in by_layer]),
             H_res_of_one=ops.stack([H[0] for H in by_layer]),
             streams=by_stream(ops, state.streams, state.shape),
-            weights=None,
-            base=None,
-            gates=None,
-            embedding=None,
         )
 
 

@@ -146,19 +146,19 @@ class MixingTrace:
 
     H_res: Array
     """[L, S, S]: the mixing matrices; dynamic ones averaged over all positions."""
-    H_res_of_one: Array | None
-    """[L, T, S, S]: the matrices at each position of the first example; None if static."""
     streams: Array
     """[S, …, C]: the final streams."""
-    weights: Array | None
+    H_res_of_one: Array | None = None
+    """[L, T, S, S]: the matrices at each position of the first example; None if static."""
+    weights: Array | None = None
     """[S], or [S, N] for N sets in the order of positions: weights of the streams in the output;
     None if the output is not a weighted sum of the streams."""
-    base: Array | None
+    base: Array | None = None
     """[3, S, S]: H_res of the learned logits alone, without gate and dynamic part, in the first,
     the middle and the last block; None without logits."""
-    gates: Array | None
+    gates: Array | None = None
     """[L]: g without noise; None without a gate."""
-    embedding: Array | None
+    embedding: Array | None = None
     """[S, C]: the learned stream embedding; None without one."""
 
 

@@ -162,10 +162,6 @@ class FracConnection(Connection):
             H_res=ops.stack([ops.mean(H, axis=0) for H in state.passed]),
             H_res_of_one=of_one,
             streams=ops.transpose(parts, (last, *range(last), last + 1)),
-            weights=None,
-            base=None,
-            gates=None,
-            embedding=None,
         )
 
     def logits(self, ops: Ops, layer: Coefficients, x: Array) -> tuple[Array, Array]:

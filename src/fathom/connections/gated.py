@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol, Self
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -66,7 +67,7 @@ def refuse_norms(kind: str, context: ConnectionContext) -> None:
 
 
 class Reader(NamedTuple):
-    """The parameters of one read."""
+    """The parameters of one layer's read and write, or of the read of the output."""
 
     gain: Array
     """g [S·C]"""
@@ -74,34 +75,23 @@ class Reader(NamedTuple):
     """D [rank, S·C]"""
     up: Array
     """U [S·C, rank], or [S, rank] with a gate for each stream"""
+    phi_post: Array | None
+    """W [S, S·C]; None for the output."""
 
 
-class GatedState(NamedTuple):
+class UnmixedState(NamedTuple):
     """A pass up to a layer: N sets of coefficients; M covers all other axes of a stream."""
 
-    readers: tuple[Reader, ...]
-    """Parameters of the read of each layer, and of the output."""
-    phi_post: tuple[Array, ...]
-    """W [S, S·C] of each layer."""
+    per_layer: tuple[Any, ...]
+    """Parameters of each layer."""
+    end: Any
+    """Parameters of the output."""
     streams: Array
     """[N, S, M]"""
     shape: tuple[int, ...]
     """[…, C]: the shape of an input."""
     post: Array | None = None
     """[N, S]: weights for the output of the layer that has read."""
-
-
-class UnmixedState(Protocol):
-    """A pass up to a layer."""
-
-    streams: Array
-    """[N, S, M]"""
-    shape: tuple[int, ...]
-    """[…, C]: the shape of an input."""
-    post: Array | None
-    """[N, S]: weights for the output of the layer that has read."""
-
-    def _replace(self, **changes: object) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -122,11 +112,7 @@ class UnmixedStreams(Connection):
         L, S = self.context.layers, self.settings.streams
         return MixingTrace(
             H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
-            H_res_of_one=None,
             streams=by_stream(ops, state.streams, state.shape),
-            weights=None,
-            base=None,
-            gates=None,
             embedding=params.get("connection.stream_embedding"),
         )
 
@@ -179,31 +165,30 @@ class GatedConnection(UnmixedStreams):
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> GatedState:
-        names = ("gain", "gate_down", "gate_up")
+    ) -> UnmixedState:
+        names = ("gain", "gate_down", "gate_up", "phi_post")
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
+        *layers, end = (Reader(*layer) for layer in zip_longest(*stacks))
         opened = self.settings.open.streams(ops, params, x, self.settings.streams)
-        return GatedState(
-            tuple(Reader(*layer) for layer in zip(*stacks, strict=True)),
-            tuple(ops.unstack(params["connection.phi_post"])),
-            self.context.by_set(ops, opened),
-            x.shape,
-        )
+        return UnmixedState(tuple(layers), end, self.context.by_set(ops, opened), x.shape)
 
-    def read(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, GatedState]:
-        m, normed, streams = self.gated_mean(ops, state, k)
-        logits = ops.linear(normed, state.phi_post[k]) / self.settings.streams
+    def read(self, ops: Ops, state: UnmixedState, k: int) -> tuple[Array, UnmixedState]:
+        reader = state.per_layer[k]
+        m, normed, streams = self.gated_mean(ops, state, reader)
+        logits = ops.linear(normed, reader.phi_post) / self.settings.streams
         return m, state._replace(streams=streams, post=2 * ops.sigmoid(logits))
 
-    def close(self, ops: Ops, state: GatedState) -> Array:
-        return self.gated_mean(ops, state, self.context.layers)[0]
+    def close(self, ops: Ops, state: UnmixedState) -> Array:
+        return self.gated_mean(ops, state, state.end)[0]
 
-    def gated_mean(self, ops: Ops, state: GatedState, k: int) -> tuple[Array, Array, Array]:
-        """((1/S) Σ_s a_s ∘ x̃_s […, C] of read k, x̃ [N, S·C] that gates are computed from, x).
+    def gated_mean(
+        self, ops: Ops, state: UnmixedState, reader: Reader
+    ) -> tuple[Array, Array, Array]:
+        """((1/S) Σ_s a_s ∘ x̃_s […, C], x̃ [N, S·C] that gates are computed from, x).
 
         If positions are pooled, that x̃ is of the streams' means over them.
         """
-        (N, S, _), C, reader = state.streams.shape, self.context.width, state.readers[k]
+        (N, S, _), C = state.streams.shape, self.context.width
         normed, pooled, streams = self.normed(ops, state.streams, 1 + reader.gain)
         pooled = ops.reshape(pooled, (N, S * C))
         hidden = ops.linear(pooled, reader.down) / S

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fathom.connections.component_types import SeveralStreams
 from fathom.connections.connection import ConnectionContext, root_mean_square
-from fathom.connections.gated import UnmixedStreams, refuse_norms
+from fathom.connections.gated import UnmixedState, UnmixedStreams, refuse_norms
 from fathom.init import Constant, Parameter, Stacked, Uniform
 from fathom.settings import Number, Settings
 
@@ -59,20 +59,6 @@ class Gates(NamedTuple):
     """α"""
 
 
-class GatedMultiState(NamedTuple):
-    """A pass up to a function: N sets of coefficients; M covers all other axes of a stream."""
-
-    per_layer: tuple[Gates, ...]
-    end_gain: Array
-    """[C]"""
-    streams: Array
-    """[N, S, M]"""
-    shape: tuple[int, ...]
-    """[…, C]: the shape of an input."""
-    post: Array | None = None
-    """[N, S]: weights for the output of the function that has read."""
-
-
 @dataclass(frozen=True)
 class GatedMultiConnection(UnmixedStreams):
     """Formula: `GatedMulti`."""
@@ -99,17 +85,17 @@ class GatedMultiConnection(UnmixedStreams):
 
     def open(
         self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> GatedMultiState:
+    ) -> UnmixedState:
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in Gates._fields)
         embeddings = ops.unstack(params["connection.stream_embedding"])
-        return GatedMultiState(
+        return UnmixedState(
             tuple(Gates(*layer) for layer in zip(*stacks, strict=True)),
             params["connection.end_gain"],
             self.context.by_set(ops, ops.stack([x + embedding for embedding in embeddings])),
             x.shape,
         )
 
-    def read(self, ops: Ops, state: GatedMultiState, k: int) -> tuple[Array, GatedMultiState]:
+    def read(self, ops: Ops, state: UnmixedState, k: int) -> tuple[Array, UnmixedState]:
         (N, S, _), C, p = state.streams.shape, self.context.width, state.per_layer[k]
         normed, pooled, streams = self.normed(ops, state.streams, p.gain)
         hidden = ops.linear(ops.reshape(pooled, (N, S * C)), p.down) / S
@@ -119,6 +105,6 @@ class GatedMultiConnection(UnmixedStreams):
         m = ops.reshape(self.gated(ops, logits, normed), state.shape)
         return m, state._replace(streams=streams, post=post)
 
-    def close(self, ops: Ops, state: GatedMultiState) -> Array:
+    def close(self, ops: Ops, state: UnmixedState) -> Array:
         x = ops.reshape(ops.sum(state.streams, axis=1), state.shape)
-        return x / root_mean_square(ops, x, self.settings.eps) * state.end_gain
+        return x / root_mean_square(ops, x, self.settings.eps) * state.end

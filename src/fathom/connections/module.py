@@ -516,8 +516,7 @@ class ModuleConnection(Connection):
             raise ConfigError(
                 f"{self.settings.module}: trace: streams must be [{shape[1]}, …], but is {streams}"
             )
-        absent = dict.fromkeys(("H_res_of_one", "weights", "base", "gates", "embedding"))
-        return MixingTrace(H_res=trace["H_res"], streams=trace["streams"], **absent)
+        return MixingTrace(H_res=trace["H_res"], streams=trace["streams"])
 
 
 @contextmanager

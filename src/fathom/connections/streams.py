@@ -280,7 +280,6 @@ class StaticStreams(StreamConnection):
         c = state.coefficients
         return MixingTrace(
             H_res=c.H_res,
-            H_res_of_one=None,
             base=self.select_reported(ops, c.ungated) if "connection.H_res" in params else None,
             streams=ops.reshape(state.streams, (-1, *state.shape)),
             **self.mixed_by_parameters(ops, params),
