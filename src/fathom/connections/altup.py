@@ -23,7 +23,7 @@ from fathom.init import Constant, Normal, Parameter
 from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class AltUp(Settings):
@@ -119,9 +119,7 @@ class AltUpConnection(Connection):
         """The function after the last layer."""
         return Prediction(self.between.form._replace(reads=False))
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> AltUpState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> AltUpState:
         L, C = self.context.layers, self.context.width
         gain = ops.reshape(params["connection.router_gain"], (L, 1, C))
         routes = params["connection.router"] * gain / C
@@ -160,7 +158,7 @@ class AltUpConnection(Connection):
         parts = [projected(ops, *pair, first) for pair in zip(others, weights, strict=True)]
         return ops.mean(ops.stack([first, *parts]), axis=0)
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: AltUpState) -> MixingTrace:
+    def trace(self, ops: Ops, params: Params, state: AltUpState) -> MixingTrace:
         S = self.settings.streams
         by_layer = [by_example(ops, H, state.shape, S) for H in state.passed]
         return MixingTrace(

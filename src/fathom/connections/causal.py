@@ -15,7 +15,7 @@ from fathom.init import Parameter
 from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Causal(Settings):
@@ -78,17 +78,17 @@ class CausalConnection(Connection):
         start = constraint.start.distribution(L)
         return {"connection.mixing": Parameter(constraint.shape(L), start)}
 
-    def constrained(self, ops: Ops, params: dict[str, Array]) -> Array:
+    def constrained(self, ops: Ops, params: Params) -> Array:
         """The positive matrix [L, L] whose row prefixes are normalised."""
         L, logits = self.context.layers, params["connection.mixing"]
         return self.settings.constraint.matrix(ops, logits[None], L, L)[0]
 
-    def weights(self, ops: Ops, params: dict[str, Array]) -> Array:
+    def weights(self, ops: Ops, params: Params) -> Array:
         """The weights [L, L]: row i sums to 1 over columns 0 … i and is zero beyond."""
         matrix = ops.tril(self.constrained(ops, params))
         return matrix / (ops.sum(matrix, axis=-1, keepdims=True) + self.settings.added)
 
-    def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
+    def matrices(self, ops: Ops, params: Params) -> dict[str, Array]:
         """`mixing`, before row prefixes are normalised, and the `weights` that layers read with."""
         return {"mixing": self.constrained(ops, params), "weights": self.weights(ops, params)}
 
@@ -96,9 +96,7 @@ class CausalConnection(Connection):
         L = self.context.layers
         return {"mixing": (L, L), "weights": (L, L)}
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> History:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> History:
         L = self.context.layers
         size = 1 << L.bit_length()  # the power of two above L
         return History(dict(cut_blocks(self.weights(ops, params), 0, size)), (x,))

@@ -21,7 +21,7 @@ from fathom.settings import Flag, Number, Registry, Settings
 
 if TYPE_CHECKING:
     from fathom.connections.connection import ConnectionContext
-    from fathom.operations.ops import Array, Ops
+    from fathom.operations.ops import Array, Ops, Params
 
 
 # --- open: expand the embedded input to streams --------------------------------------------------
@@ -34,7 +34,7 @@ class Open(Settings):
         """Its parameters `connection.*`; none by default."""
         return {}
 
-    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+    def streams(self, ops: Ops, params: Params, x: Array, S: int) -> Array:
         """The streams [S, …, C] from the embedded input."""
         raise NotImplementedError
 
@@ -44,7 +44,7 @@ class Copies(Open):
 
     kind: Literal["copies"] = "copies"
 
-    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+    def streams(self, ops: Ops, params: Params, x: Array, S: int) -> Array:
         return ops.broadcast(x, (S, *x.shape))
 
 
@@ -53,7 +53,7 @@ class FirstOnly(Open):
 
     kind: Literal["first_only"] = "first_only"
 
-    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+    def streams(self, ops: Ops, params: Params, x: Array, S: int) -> Array:
         return ops.stack([x, *[0 * x] * (S - 1)])
 
 
@@ -67,7 +67,7 @@ class StreamEmbedding(Open):
         start = Orthogonal(self.scale)
         return {"connection.stream_embedding": Parameter((S, context.width), start, is_matrix=True)}
 
-    def streams(self, ops: Ops, params: dict[str, Array], x: Array, S: int) -> Array:
+    def streams(self, ops: Ops, params: Params, x: Array, S: int) -> Array:
         return ops.broadcast(x, (S, *x.shape)) + per_stream(
             ops, params["connection.stream_embedding"], x
         )
@@ -206,7 +206,7 @@ class NoGate(Settings):
     def parameters(self, layers: int) -> dict[str, Parameter]:
         return {}
 
-    def values(self, ops: Ops, params: dict[str, Array], noise: Array | None) -> None:
+    def values(self, ops: Ops, params: Params, noise: Array | None) -> None:
         return None
 
     def sample_noise(self, rng: np.random.Generator, layers: int, progress: float) -> None:
@@ -233,7 +233,7 @@ class LearnedGate(Settings):
         """The gate's logits [L]."""
         return {"connection.gate": Parameter((layers,), Constant(-math.log(1 / self.start - 1)))}
 
-    def values(self, ops: Ops, params: dict[str, Array], noise: Array | None) -> Array:
+    def values(self, ops: Ops, params: Params, noise: Array | None) -> Array:
         """g [L]; `noise` [L, 3]: see `sample_noise`."""
         g = ops.sigmoid(params["connection.gate"])
         if noise is None:
@@ -398,7 +398,7 @@ class Close(Settings):
         """Its parameters `connection.*`; none by default."""
         return {}
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
+    def weights(self, ops: Ops, params: Params, S: int) -> Array | None:
         """Weights [S]; None if they depend on the streams."""
         raise NotImplementedError
 
@@ -408,7 +408,7 @@ class Mean(Close):
 
     kind: Literal["mean"] = "mean"
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+    def weights(self, ops: Ops, params: Params, S: int) -> Array:
         return ops.constant(np.full(S, 1 / S))
 
 
@@ -417,7 +417,7 @@ class Sum(Close):
 
     kind: Literal["sum"] = "sum"
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array:
+    def weights(self, ops: Ops, params: Params, S: int) -> Array:
         return ops.constant(np.ones(S))
 
 
@@ -443,7 +443,7 @@ class Readout(Close):
                 parameters["connection.readout_alpha"] = Parameter((1,), Constant(computed.alpha))
         return parameters
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> Array | None:
+    def weights(self, ops: Ops, params: Params, S: int) -> Array | None:
         if isinstance(self.coefficients, FromStreams):
             return None
         return self.map.weights(ops, params["connection.readout"])
@@ -454,7 +454,7 @@ class LastPre(Close):
 
     kind: Literal["last_pre"] = "last_pre"
 
-    def weights(self, ops: Ops, params: dict[str, Array], S: int) -> None:
+    def weights(self, ops: Ops, params: Params, S: int) -> None:
         return None
 
 

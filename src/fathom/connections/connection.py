@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fathom.init import Parameter
-    from fathom.operations.ops import Array, Layers, Ops
+    from fathom.operations.ops import Array, Layers, Ops, Params
 
 
 State = Any
@@ -86,9 +86,7 @@ class Connection(ABC):
         """Its parameters by name, `connection.*`, stacked over layers."""
 
     @abstractmethod
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> State:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> State:
         """Begin a pass with the embedded input […, C], and prepare values from the parameters.
 
         `noise`: from `sample_noise`; None outside of training.
@@ -110,12 +108,12 @@ class Connection(ABC):
     def close(self, ops: Ops, state: State) -> Array:
         """The output […, C] of a complete pass."""
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: State) -> MixingTrace | None:
+    def trace(self, ops: Ops, params: Params, state: State) -> MixingTrace | None:
         """How a complete pass mixed its streams; None without mixing matrices."""
         return None
 
     def through(
-        self, ops: Ops, params: dict[str, Array], x: Array, layers: Layers, noise: Array | None
+        self, ops: Ops, params: Params, x: Array, layers: Layers, noise: Array | None
     ) -> tuple[Array, MixingTrace | None]:
         """A whole pass through the L functions: (output […, C], how streams were mixed)."""
         state = self.open(ops, params, x, noise)
@@ -131,7 +129,7 @@ class Connection(ABC):
         """
         return None
 
-    def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
+    def matrices(self, ops: Ops, params: Params) -> dict[str, Array]:
         """Mixing matrices to save after training, by name; none by default."""
         return {}
 

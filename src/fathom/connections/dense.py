@@ -21,7 +21,7 @@ from fathom.init import Constant, Normal, OneStream, Parameter
 from fathom.settings import Flag, Nullable, Number, Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Dense(Settings):
@@ -66,7 +66,7 @@ class Dense(Settings):
 class DenseState(NamedTuple):
     """A pass up to a layer."""
 
-    params: dict[str, Array]
+    params: Params
     outputs: Arrays
     """X_j […, C]"""
     x: Array
@@ -92,9 +92,7 @@ class DenseConnection(Connection):
         last = self.settings.last
         return range(1 if last is None else max(1, self.blocks + 1 - last), self.blocks + 1)
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> DenseState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> DenseState:
         return DenseState(params, (x,), x)
 
     def read(self, ops: Ops, state: DenseState, k: int) -> tuple[Array | Apart, DenseState]:
@@ -132,7 +130,7 @@ class StaticDense(DenseConnection):
         (x,) = ops.unstack(ops.tensordot(weights, ops.stack(state.outputs)))
         return state._replace(x=x)
 
-    def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
+    def matrices(self, ops: Ops, params: Params) -> dict[str, Array]:
         """`weights` [L, L + 1], zero where there is no output yet."""
         L, rows = self.blocks, []
         for i in range(1, L + 1):

@@ -15,7 +15,7 @@ from fathom.init import Constant, Parameter
 from fathom.settings import ConfigError, Flag, Nullable, Number, Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class DepthAttention(Settings):
@@ -157,9 +157,7 @@ class DepthAttentionConnection(Connection):
             parameters["connection.gate"] = Parameter((self.context.layers,), Constant(s.gate))
         return parameters
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> DepthState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> DepthState:
         s, C = self.settings, self.context.width
         queries = params.get("connection.query")
         if queries is not None and s.gain:

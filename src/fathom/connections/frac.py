@@ -16,7 +16,7 @@ from fathom.init import Constant, Parameter
 from fathom.settings import NO_BOOL, ConfigError, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Frac(Settings):
@@ -105,7 +105,7 @@ class FracConnection(Connection):
             parameters[f"connection.{prefix}_{part}"] = start
         return parameters
 
-    def per_layer(self, ops: Ops, params: dict[str, Array]) -> tuple[Coefficients, ...]:
+    def per_layer(self, ops: Ops, params: Params) -> tuple[Coefficients, ...]:
         """The parameters of each layer."""
         L, computed = self.context.layers, self.settings.coefficients
         prefix = "b" if isinstance(computed, FromStreams) else "H"
@@ -126,9 +126,7 @@ class FracConnection(Connection):
             stacks.append(ops.matmul(alpha, ops.constant(repeated)))
         return tuple(Coefficients(*layer) for layer in zip(*map(ops.unstack, stacks), strict=True))
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> FracState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> FracState:
         return FracState(self.per_layer(ops, params), self.cut(ops, x), x.shape)
 
     def read(self, ops: Ops, state: FracState, k: int) -> tuple[Array, FracState]:
@@ -151,7 +149,7 @@ class FracConnection(Connection):
     def close(self, ops: Ops, state: FracState) -> Array:
         return self.joined(ops, state.x, state.shape)
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: FracState) -> MixingTrace:
+    def trace(self, ops: Ops, params: Params, state: FracState) -> MixingTrace:
         m, of_one = self.settings.fractions, None
         if isinstance(self.settings.coefficients, FromStreams):
             of_one = ops.stack([by_example(ops, H, state.shape, m)[0] for H in state.passed])

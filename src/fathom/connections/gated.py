@@ -26,7 +26,7 @@ from fathom.init import Constant, Normal, Parameter
 from fathom.settings import ConfigError, Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
+    from fathom.operations.ops import Array, Ops, Params
 
 
 class Gated(Settings):
@@ -108,7 +108,7 @@ class UnmixedStreams(Connection):
         written = ops.reshape(state.post, (N, S, 1)) * ops.reshape(y, (N, 1, M))
         return state._replace(streams=state.streams + written, post=None)
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: UnmixedState) -> MixingTrace:
+    def trace(self, ops: Ops, params: Params, state: UnmixedState) -> MixingTrace:
         L, S = self.context.layers, self.settings.streams
         return MixingTrace(
             H_res=ops.broadcast(ops.constant(np.eye(S)), (L, S, S)),
@@ -163,9 +163,7 @@ class GatedConnection(UnmixedStreams):
             **s.open.parameters(S, self.context),
         }
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> UnmixedState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> UnmixedState:
         names = ("gain", "gate_down", "gate_up", "phi_post")
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in names)
         *layers, end = (Reader(*layer) for layer in zip_longest(*stacks))

@@ -15,7 +15,7 @@ from fathom.init import Constant, Parameter, Stacked, Uniform
 from fathom.settings import Number, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
+    from fathom.operations.ops import Array, Ops, Params
 
 
 class GatedMulti(Settings):
@@ -83,9 +83,7 @@ class GatedMultiConnection(UnmixedStreams):
             "connection.end_gain": Parameter((C,), Constant(1.0)),
         }
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> UnmixedState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> UnmixedState:
         stacks = (ops.unstack(params[f"connection.{name}"]) for name in Gates._fields)
         embeddings = ops.unstack(params["connection.stream_embedding"])
         return UnmixedState(

@@ -33,7 +33,7 @@ from fathom.system.text import digits, one_line
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fathom.operations.ops import Layers, Ops
+    from fathom.operations.ops import Layers, Ops, Params
 
 VERBS = ("open", "read", "write", "close")
 
@@ -400,7 +400,7 @@ class ModuleConnection(Connection):
         torch.manual_seed(int(rng.integers(2**63)))
         return np.zeros(1, np.float32)
 
-    def bound(self, params: dict[str, Tensor], x: Tensor, noise: Tensor | None = None) -> nn.Module:
+    def bound(self, params: Params, x: Tensor, noise: Tensor | None = None) -> nn.Module:
         """The module with these parameters, in evaluation mode unless there is `noise`.
 
         Raises ConfigError for arrays of other frameworks.
@@ -419,9 +419,7 @@ class ModuleConnection(Connection):
         }
         return _with_parameters(module, values, training=noise is not None)
 
-    def open(
-        self, ops: Ops, params: dict[str, Tensor], x: Tensor, noise: Tensor | None = None
-    ) -> ModulePass:
+    def open(self, ops: Ops, params: Params, x: Tensor, noise: Tensor | None = None) -> ModulePass:
         module = self.bound(params, x, noise)
         return ModulePass(module, module.open(x) if has_verbs(module) else (x,))
 
@@ -460,19 +458,14 @@ class ModuleConnection(Connection):
         return state.module(x0, [*map(_constant, outputs)])
 
     def through(
-        self,
-        ops: Ops,
-        params: dict[str, Tensor],
-        x: Tensor,
-        layers: Layers,
-        noise: Tensor | None,
+        self, ops: Ops, params: Params, x: Tensor, layers: Layers, noise: Tensor | None
     ) -> tuple[Tensor, MixingTrace | None]:
         if has_verbs(self.template):
             return super().through(ops, params, x, layers, noise)
         functions = [partial(_branch, f) for f in layers] if self.context.has_residual else layers
         return self.bound(params, x, noise)(x, functions), None
 
-    def lines_of_branch(self, params: dict[str, Tensor], x: Tensor) -> str:
+    def lines_of_branch(self, params: Params, x: Tensor) -> str:
         """The fix for a `forward(x, fx)` of one branch, in four lines; empty for another mistake.
 
         It is recognised by trying: it accepts x with the output of a function, or with a function.
@@ -497,7 +490,7 @@ class ModuleConnection(Connection):
             f"{indent}    return x"
         )
 
-    def trace(self, ops: Ops, params: dict[str, Tensor], state: ModulePass) -> MixingTrace | None:
+    def trace(self, ops: Ops, params: Params, state: ModulePass) -> MixingTrace | None:
         """From the module's method `trace`, if it has one: `H_res` [L, S, S], `streams` [S, …]."""
         if not has_verbs(state.module) or not hasattr(state.module, "trace"):
             return None

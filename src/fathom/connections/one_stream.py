@@ -17,7 +17,7 @@ from fathom.init import Parameter, Stacked
 from fathom.settings import ConfigError, Number, Settings, Text, one_of
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class OneStream(Settings):
@@ -108,16 +108,14 @@ class OneStreamConnection(Connection):
         }
 
     @staticmethod
-    def values(
-        ops: Ops, params: dict[str, Array], places: list[dict[str, Parameter]]
-    ) -> list[Values]:
+    def values(ops: Ops, params: Params, places: list[dict[str, Parameter]]) -> list[Values]:
         """The parameters of each place, by their short names."""
         names = list(places[0]) if places else []
         own = {name: params[f"connection.{name}"] for name in names}
         return unstacked(ops, own, names, len(places))
 
     def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+        self, ops: Ops, params: Params, x: Array, noise: Array | None = None
     ) -> OneStreamState:
         functions, points = (self.values(ops, params, places) for places in self.declared)
         factors = () if noise is None else tuple(ops.unstack(noise))

@@ -10,7 +10,7 @@ from fathom.settings import Settings
 
 if TYPE_CHECKING:
     from fathom.init import Parameter
-    from fathom.operations.ops import Array, Ops
+    from fathom.operations.ops import Array, Ops, Params
 
 
 class Plain(Settings):
@@ -34,9 +34,7 @@ class PlainConnection(Connection):
     def parameters(self) -> dict[str, Parameter]:
         return {}
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> Array:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> Array:
         return x
 
     def read(self, ops: Ops, state: Array, k: int) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from fathom.init import Parameter
 from fathom.settings import ConfigError, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Scaled(Settings):
@@ -89,9 +89,7 @@ class ScaledConnection(Connection):
             **s.initial.parameters(context),
         }
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> ScaledState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> ScaledState:
         s, context = self.settings, self.context
         gains, initial = (
             tuple(ops.unstack(params[name]) if (name := f"connection.{part}") in params else ())

@@ -13,7 +13,7 @@ from fathom.init import Constant, CyclicRows, Normal, OneStream, Parameter
 from fathom.settings import Flag, Number, Registry, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
+    from fathom.operations.ops import Array, Ops, Params
 
 Layer = dict[str, "Array"]
 """Arrays with which one layer computes its sum, by name."""
@@ -31,7 +31,7 @@ def blocks_of(context: ConnectionContext) -> int:
     return context.layers // context.per_block
 
 
-def unstacked(ops: Ops, params: dict[str, Array], names: list[str], layers: int) -> list[Layer]:
+def unstacked(ops: Ops, params: Params, names: list[str], layers: int) -> list[Layer]:
     """The stacked parameters of these names, layer by layer."""
     if not names:
         return [{} for _ in range(layers)]
@@ -53,9 +53,7 @@ class Scale(Settings):
         """Its parameters `connection.*` of the first stream, [C] each; none by default."""
         return {}
 
-    def per_layer(
-        self, ops: Ops, params: dict[str, Array], context: ConnectionContext
-    ) -> list[Layer]:
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
         """Arrays of each layer for `sum`; its parameters by default."""
         return unstacked(ops, params, list(self.parameters(context)), context.layers)
 
@@ -195,9 +193,7 @@ class LaurelScale(Scale):
             parameters["connection.up"] = Parameter((L, C, r), Constant(0.0), is_matrix=True)
         return parameters
 
-    def per_layer(
-        self, ops: Ops, params: dict[str, Array], context: ConnectionContext
-    ) -> list[Layer]:
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
         if self.weights:
             both = 2 * ops.softmax(params["connection.weights"])
             params = {**params, "connection.weights": both}
@@ -234,9 +230,7 @@ class GatedScale(Scale):
             "connection.output_gain": Parameter((blocks_of(context), C), Constant(0.0)),
         }
 
-    def per_layer(
-        self, ops: Ops, params: dict[str, Array], context: ConnectionContext
-    ) -> list[Layer]:
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
         w = params["connection.gate"] / self.temperature
         beta = ops.sigmoid(w)
         # 1 − β² as (1 − β)(1 + β), where 1 − β keeps its precision.
@@ -269,9 +263,7 @@ class InterpolatedScale(Scale):
         shape = (context.layers, context.width)
         return {"connection.rate": Parameter(shape, Constant(self.stored))}
 
-    def per_layer(
-        self, ops: Ops, params: dict[str, Array], context: ConnectionContext
-    ) -> list[Layer]:
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
         rates = ops.abs(params["connection.rate"] * (self.start / self.stored))
         return super().per_layer(ops, {"connection.rate": rates}, context)
 

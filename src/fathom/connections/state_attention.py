@@ -14,7 +14,7 @@ from fathom.init import Constant, Parameter, Uniform
 from fathom.settings import Number, Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class StateAttention(Settings):
@@ -70,7 +70,7 @@ class StateAttentionConnection(Connection):
         }
 
     def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
+        self, ops: Ops, params: Params, x: Array, noise: Array | None = None
     ) -> StateAttentionState:
         layers = unstacked(ops, params, list(self.parameters()), self.context.layers - 1)
         state = StateAttentionState(tuple(layers), (), (), x.shape)

@@ -37,7 +37,7 @@ from fathom.init import Parameter
 from fathom.settings import Positive, Settings
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Streams(Settings):
@@ -178,7 +178,7 @@ class StreamConnection(Connection):
         firsts = range(0, self.context.layers, self.context.per_block)
         return ops.stack([of_layers[firsts[k]] for k in (0, len(firsts) // 2, -1)])
 
-    def mixed_by_parameters(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array | None]:
+    def mixed_by_parameters(self, ops: Ops, params: Params) -> dict[str, Array | None]:
         """Fields of `MixingTrace` that depend on the parameters alone."""
         s = self.settings
         return {
@@ -242,7 +242,7 @@ class StaticStreams(StreamConnection):
         return {**logits, **self.shared_parameters()}
 
     def coefficients(
-        self, ops: Ops, params: dict[str, Array], noise: Array | None = None
+        self, ops: Ops, params: Params, noise: Array | None = None
     ) -> StaticCoefficients:
         """Coefficients of all layers, from the parameters and the gate's noise alone."""
         s, L, S = self.settings, self.context.layers, self.settings.streams
@@ -256,9 +256,7 @@ class StaticStreams(StreamConnection):
             close=s.close.weights(ops, params, S),
         )
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> StaticState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> StaticState:
         c = self.coefficients(ops, params, noise)
         streams = self.settings.open.streams(ops, params, x, self.settings.streams)
         streams = ops.reshape(streams, (len(streams), -1))
@@ -276,7 +274,7 @@ class StaticStreams(StreamConnection):
     def close(self, ops: Ops, state: StaticState) -> Array:
         return ops.reshape(state.m, state.shape)
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: StaticState) -> MixingTrace:
+    def trace(self, ops: Ops, params: Params, state: StaticState) -> MixingTrace:
         c = state.coefficients
         return MixingTrace(
             H_res=c.H_res,
@@ -285,7 +283,7 @@ class StaticStreams(StreamConnection):
             **self.mixed_by_parameters(ops, params),
         )
 
-    def matrices(self, ops: Ops, params: dict[str, Array]) -> dict[str, Array]:
+    def matrices(self, ops: Ops, params: Params) -> dict[str, Array]:
         """`H_pre` [L, S], `H_post` [L, S] and `H_res` [L, S, S]."""
         c = self.coefficients(ops, params)
         return {"H_pre": c.pre, "H_post": c.post, "H_res": c.H_res}
@@ -371,9 +369,7 @@ class DynamicStreams(StreamConnection):
             self.between, computed=computed, pre=pre, post=None, H=None, late=is_last_pre
         )
 
-    def per_layer(
-        self, ops: Ops, params: dict[str, Array], g: Array | None
-    ) -> tuple[Dynamics, ...]:
+    def per_layer(self, ops: Ops, params: Params, g: Array | None) -> tuple[Dynamics, ...]:
         """The parameters, and the gate of `g` [L], of each layer."""
         L, sizes = self.context.layers, self.sizes()
         phi = ops.concatenate([params[f"connection.phi_{part}"] for part in sizes], axis=1)
@@ -390,7 +386,7 @@ class DynamicStreams(StreamConnection):
         stacks = ([None] * L if x is None else ops.unstack(x) for x in (phi, b, alpha, g))
         return tuple(Dynamics(*layer) for layer in zip(*stacks, strict=True))
 
-    def of_closing(self, ops: Ops, params: dict[str, Array]) -> Dynamics:
+    def of_closing(self, ops: Ops, params: Params) -> Dynamics:
         """The parameters of the output's weights."""
         s, S = self.settings, self.settings.streams
         if self.closing.computed:
@@ -403,9 +399,7 @@ class DynamicStreams(StreamConnection):
         weights = absent[:, 0] if weights is None else weights
         return Dynamics(absent, weights, weights)
 
-    def open(
-        self, ops: Ops, params: dict[str, Array], x: Array, noise: Array | None = None
-    ) -> DynamicState:
+    def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> DynamicState:
         s, S = self.settings, self.settings.streams
         layers = self.per_layer(ops, params, s.gate.values(ops, params, noise))
         streams = self.context.by_set(ops, s.open.streams(ops, params, x, S))
@@ -446,7 +440,7 @@ class DynamicStreams(StreamConnection):
     def close(self, ops: Ops, state: DynamicState) -> Array:
         return ops.reshape(state.m, state.shape)
 
-    def trace(self, ops: Ops, params: dict[str, Array], state: DynamicState) -> MixingTrace:
+    def trace(self, ops: Ops, params: Params, state: DynamicState) -> MixingTrace:
         L, S, shape = self.context.layers, self.settings.streams, state.shape
         logits, of_parameters = (
             params.get("connection.b_res"),

@@ -17,6 +17,9 @@ Array = Any
 
 Arrays = tuple[Array, ...]
 
+Params = dict[str, Array]
+"""Parameters by their name in a network, such as `connection.alpha`."""
+
 LARGE = 2**18
 """Minimum array size for compiled loops on MLX.
 
