@@ -16,17 +16,18 @@ from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    Scheme,
     by_example,
     by_stream,
 )
 from fathom.init import Constant, Normal, Parameter
-from fathom.settings import Number, Settings
+from fathom.settings import Number
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class AltUp(Settings):
+class AltUp(Scheme):
     """x̄ = (I + P) x, y = x̄_0 + f(x̄_0); x_s ← x̄_s + (1 + (B r(y))_s)(y − x̄_0).
 
     r(z) = tanh(R (γ ∘ RMSNorm(z))/C), and P = A r(x_0) as a matrix. Streams start as x and as
@@ -42,7 +43,6 @@ class AltUp(Settings):
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
     def at(self, context: ConnectionContext) -> AltUpConnection:
-        """The connection in a network."""
         return AltUpConnection(self, context)
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.constraints import Constraint
 from fathom.init import Parameter
-from fathom.settings import Number, Settings
+from fathom.settings import Number
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class Causal(Settings):
+class Causal(Scheme):
     """W = constraint(logits), [L, L]; layer i reads with W[i, :i+1] divided by its sum.
 
     h_{i+1} = inp + f(inp), and the output is the last state.
@@ -39,7 +39,6 @@ class Causal(Settings):
         return self
 
     def at(self, context: ConnectionContext) -> CausalConnection:
-        """The connection in a network."""
         return CausalConnection(self, context)
 
 

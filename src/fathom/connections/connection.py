@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from fathom.settings import Settings
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -54,6 +56,14 @@ class ConnectionContext:
         S, *shape = streams.shape
         grouped = ops.reshape(streams, (S, self.sets(shape), self.set_size(shape)))
         return ops.transpose(grouped, (1, 0, 2))
+
+
+class Scheme(Settings):
+    """Settings of a connection; a subclass for each kind, in the registry `schemes.KINDS`."""
+
+    def at(self, context: ConnectionContext) -> Connection:
+        """The connection in a network. Raises ConfigError if the network does not suit it."""
+        raise NotImplementedError
 
 
 class Apart(NamedTuple):

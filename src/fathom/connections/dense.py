@@ -14,17 +14,18 @@ from fathom.connections.connection import (
     Apart,
     Connection,
     ConnectionContext,
+    Scheme,
     root_mean_square,
 )
 from fathom.connections.depth_attention import refuse_without_attention
 from fathom.init import Constant, Normal, OneStream, Parameter
-from fathom.settings import Flag, Nullable, Number, Positive, Settings
+from fathom.settings import Flag, Nullable, Number, Positive
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class Dense(Settings):
+class Dense(Scheme):
     """Y_i = Σ_{j ≤ i} a_ij X_j after block i, X_{i+1} = block(Y_i), the output Y_L.
 
     X_0 is the embedded input, and Y_0 = X_0; blocks have ordinary residuals. Dynamic weights of

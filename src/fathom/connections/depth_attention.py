@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
-from fathom.connections.connection import Apart, Connection, ConnectionContext
+from fathom.connections.connection import Apart, Connection, ConnectionContext, Scheme
 from fathom.init import Constant, Parameter
-from fathom.settings import ConfigError, Flag, Nullable, Number, Positive, Settings
+from fathom.settings import ConfigError, Flag, Nullable, Number, Positive
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class DepthAttention(Settings):
+class DepthAttention(Scheme):
     """read = Σ_i p_i v_i, p = softmax_i(w·(g ∘ r(v_i))), r(v) = RMSNorm(v), for each token.
 
     v_0 is the embedded input. Every function but the first has a w and a g, and so has the output.

@@ -11,15 +11,21 @@ from pydantic import Field
 
 from fathom.connections.component_types import MatrixStart
 from fathom.connections.components import AnyCoefficients, DynamicPerStream, FromStreams
-from fathom.connections.connection import Connection, ConnectionContext, MixingTrace, by_example
+from fathom.connections.connection import (
+    Connection,
+    ConnectionContext,
+    MixingTrace,
+    Scheme,
+    by_example,
+)
 from fathom.init import Constant, Parameter
-from fathom.settings import NO_BOOL, ConfigError, Settings
+from fathom.settings import NO_BOOL, ConfigError
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class Frac(Settings):
+class Frac(Scheme):
     """x is m parts x_s of C/m channels: x_s ← Σ_t (H_res)_st x_t + (H_post)_s f(H_pre x)_s.
 
     H_pre is m × m. f reads the parts of H_pre x concatenated, and its output is cut in the same

@@ -19,6 +19,7 @@ from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    Scheme,
     by_stream,
     root_mean_square,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from fathom.operations.ops import Array, Ops, Params
 
 
-class Gated(Settings):
+class Gated(Scheme):
     """x_s ← x_s + 2σ(W x̃/S)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(U silu(D x̃/S)).
 
     x̃_s = (1 + g_s) ∘ RMSNorm(x_s), and x̃ is their concatenation. The output is read like f's

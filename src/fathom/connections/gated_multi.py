@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from fathom.connections.component_types import SeveralStreams
-from fathom.connections.connection import ConnectionContext, root_mean_square
+from fathom.connections.connection import ConnectionContext, Scheme, root_mean_square
 from fathom.connections.gated import UnmixedState, UnmixedStreams, refuse_norms
 from fathom.init import Constant, Parameter, Stacked, Uniform
-from fathom.settings import Number, Settings
+from fathom.settings import Number
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Ops, Params
 
 
-class GatedMulti(Settings):
+class GatedMulti(Scheme):
     """x_s ← x_s + 2σ(α W h + v)_s f((1/S) Σ_t a_t ∘ x̃_t), a = σ(α U h + u), h = silu(D x̃/S).
 
     x̃_s = g_s ∘ RMSNorm(x_s), and x̃ is their concatenation. u starts at 1 for stream l mod S of

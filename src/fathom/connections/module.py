@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import Connection, ConnectionContext, MixingTrace
+from fathom.connections.connection import Connection, ConnectionContext, MixingTrace, Scheme
 from fathom.init import Parameter
-from fathom.settings import ConfigError, Settings, Text, did_you_mean
+from fathom.settings import ConfigError, Text, did_you_mean
 from fathom.system.errors import UserError
 from fathom.system.text import digits, one_line
 
@@ -45,7 +45,7 @@ CONTEXT = ("layers", "width", "per_block", "pooled_axes")
 """Facts about the network, passed to classes or functions with arguments of these names."""
 
 
-class TorchModule(Settings):
+class TorchModule(Scheme):
     """A PyTorch module or function in your own file; other settings are its arguments."""
 
     kind: Literal["module"] = "module"

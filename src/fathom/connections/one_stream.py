@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.rules import RULES, Pair, Place, Rule, Values
 from fathom.connections.scales import unstacked
 from fathom.init import Parameter, Stacked
-from fathom.settings import ConfigError, Number, Settings, Text, one_of
+from fathom.settings import ConfigError, Number, Text, one_of
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class OneStream(Settings):
+class OneStream(Scheme):
     """A rule for a single stream."""
 
     kind: Literal["one_stream"] = "one_stream"

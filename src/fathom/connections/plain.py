@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fathom.connections.connection import Connection, ConnectionContext
-from fathom.settings import Settings
+from fathom.connections.connection import Connection, ConnectionContext, Scheme
 
 if TYPE_CHECKING:
     from fathom.init import Parameter
     from fathom.operations.ops import Array, Ops, Params
 
 
-class Plain(Settings):
+class Plain(Scheme):
     """x ← x + f(x); x ← f(x) where f has its own residual."""
 
     kind: Literal["plain"] = "plain"
 
     def at(self, context: ConnectionContext) -> PlainConnection:
-        """The connection in a network."""
         return PlainConnection(context)
 
 

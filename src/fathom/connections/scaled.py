@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field
 
-from fathom.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.scales import (
     AnyInitial,
     AnyNorm,
@@ -17,13 +17,13 @@ from fathom.connections.scales import (
     NoNorm,
 )
 from fathom.init import Parameter
-from fathom.settings import ConfigError, Settings
+from fathom.settings import ConfigError
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class Scaled(Settings):
+class Scaled(Scheme):
     """x ← scale(norm(x), f(norm(x))): x + f(x), with a scale on either term."""
 
     kind: Literal["scaled"] = "scaled"

@@ -11,6 +11,7 @@ from typing import Any
 from fathom.connections.altup import AltUp
 from fathom.connections.causal import Causal
 from fathom.connections.component_types import one_of_registry
+from fathom.connections.connection import Scheme
 from fathom.connections.dense import Dense
 from fathom.connections.depth_attention import DepthAttention
 from fathom.connections.frac import Frac
@@ -51,22 +52,6 @@ KINDS = Registry(
     }
 )
 AnyConnection = one_of_registry("kind of connection", KINDS)
-
-Scheme = (
-    Plain
-    | Streams
-    | Causal
-    | Gated
-    | AltUp
-    | Scaled
-    | DepthAttention
-    | Dense
-    | Frac
-    | OneStream
-    | GatedMulti
-    | StateAttention
-    | TorchModule
-)
 
 # Initial logits of the image study: 5 for the first stream, and for the others:
 _FIRST_STREAM = {"on": 5.0, "off": 0.0}  # 0, before a softmax

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from fathom.connections.connection import Connection, ConnectionContext, root_mean_square
+from fathom.connections.connection import Connection, ConnectionContext, Scheme, root_mean_square
 from fathom.connections.scales import unstacked
 from fathom.init import Constant, Parameter, Uniform
-from fathom.settings import Number, Positive, Settings
+from fathom.settings import Number, Positive
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class StateAttention(Settings):
+class StateAttention(Scheme):
     """X_{k+1} = X_k + f(Σ_i p_i X_i), p = softmax_{i ≤ k}(q·(g ∘ r(X_i))/√C), for each token.
 
     q = a ∘ r(X_k + U D (b ∘ r(X_k))), r(x) = RMSNorm(x); X_0 is the embedded input.
@@ -28,7 +28,6 @@ class StateAttention(Settings):
     eps: Annotated[Number, Field(gt=0)] = Field(1e-6, description="added to the mean square")
 
     def at(self, context: ConnectionContext) -> StateAttentionConnection:
-        """The connection in a network."""
         return StateAttentionConnection(self, context)
 
 

@@ -28,19 +28,20 @@ from fathom.connections.connection import (
     Connection,
     ConnectionContext,
     MixingTrace,
+    Scheme,
     batch_of,
     by_example,
     by_stream,
 )
 from fathom.connections.constraints import Constraint
 from fathom.init import Parameter
-from fathom.settings import Positive, Settings
+from fathom.settings import Positive
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
-class Streams(Settings):
+class Streams(Scheme):
     """x ← H_res x + H_postᵀ f(H_pre x)."""
 
     kind: Literal["streams"] = "streams"
@@ -126,7 +127,6 @@ class Streams(Settings):
         return self
 
     def at(self, context: ConnectionContext) -> StreamConnection:
-        """The connection in a network."""
         is_static = self.coefficients.kind == "static"
         return (StaticStreams if is_static else DynamicStreams)(self, context)
 
