@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from fathom.arithmetic.custom_vjp import Adding, Mixing, WeightedSum
 from fathom.arithmetic.forms import Form, MatrixForm, WeightForm
 from fathom.arithmetic.sinkhorn import has_triton
-from fathom.operations.ops import LARGE, CustomVJP
+from fathom.operations.ops import Composed, CustomVJP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Logits(Protocol):
 
 
 @dataclass(frozen=True)
-class Boundary(CustomVJP):
+class Boundary(Composed):
     """x, y, c, φ, b, α → (streams, m, coefficients).
 
     Streams x [N, S, M] become H x + w y with the output y [N, M] of a function, and c [N, ·] of its
@@ -57,9 +57,6 @@ class Boundary(CustomVJP):
     computed: pre, post and the logits of H, or H itself. m [N, M] is the sum of the streams with
     the weights pre.
     """
-
-    is_composed = True
-    loops_from = LARGE
 
     streams: int
     """S"""
@@ -78,9 +75,6 @@ class Boundary(CustomVJP):
     """Whether c has an H; without, it is the identity."""
     late: bool = False
     """Whether m is the sum with the weights of c."""
-
-    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        return self.plain(ops, *xs), ()
 
     def plain(
         self, ops: Ops, x: Array, y: Array, c: Array, phi: Array, b: Array, alpha: Array

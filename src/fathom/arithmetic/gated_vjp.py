@@ -5,24 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathom.operations.ops import LARGE, CustomVJP
+from fathom.operations.ops import Composed, CustomVJP
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops
 
 
 @dataclass(frozen=True)
-class NormedStreams(CustomVJP):
+class NormedStreams(Composed):
     """x [N, S, C], gain g [S, C] → (g ∘ RMSNorm(x) over C, x)."""
-
-    is_composed = True
-    loops_from = LARGE
 
     eps: float
     """Added to the mean square."""
-
-    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        return self.plain(ops, *xs), ()
 
     def plain(self, ops: Ops, x: Array, gain: Array) -> Arrays:
         squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
@@ -34,14 +28,8 @@ class NormedStreams(CustomVJP):
         return gated_loops.NormedStreams(self.eps)
 
 
-class GatedMean(CustomVJP):
+class GatedMean(Composed):
     """Logits [N, S, C], x [N, S, C] → (mean over S of σ(logits) ∘ x [N, C],)."""
-
-    is_composed = True
-    loops_from = LARGE
-
-    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        return self.plain(ops, *xs), ()
 
     def plain(self, ops: Ops, logits: Array, x: Array) -> Arrays:
         return (ops.mean(ops.sigmoid(logits) * x, axis=1),)

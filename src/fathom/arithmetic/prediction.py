@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fathom.arithmetic.forms import PredictionForm
-from fathom.operations.ops import LARGE, CustomVJP
+from fathom.operations.ops import Composed, CustomVJP
 
 if TYPE_CHECKING:
     from fathom.operations.ops import Array, Arrays, Ops
 
 
 @dataclass(frozen=True)
-class Prediction(CustomVJP):
+class Prediction(Composed):
     """x, y, R, B, R', A → (streams, m, I + P). Formula: `altup.AltUp`.
 
     The predicted streams x [N, S, M] are corrected by the output y [N, M] of a function, with R
@@ -21,13 +21,7 @@ class Prediction(CustomVJP):
     and A [S·S, S]. m [N, M] is the first of them, and I + P is [N, S·S].
     """
 
-    is_composed = True
-    loops_from = LARGE
-
     form: PredictionForm
-
-    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        return self.plain(ops, *xs), ()
 
     def plain(
         self, ops: Ops, x: Array, y: Array, route: Array, correct: Array, ahead: Array,

@@ -62,6 +62,16 @@ class CustomVJP(Protocol):
         return None
 
 
+class Composed(CustomVJP):
+    """Base of functions with loops whose `plain` is made of faster functions."""
+
+    is_composed = True
+    loops_from = LARGE
+
+    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
+        return self.plain(ops, *xs), ()
+
+
 class Ops(Protocol):
     """Primitives with the semantics of their NumPy namesakes, differentiable in the frameworks."""
 
