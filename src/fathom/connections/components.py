@@ -97,10 +97,8 @@ class Weights(Settings):
 
     start: VectorStart = VectorStart()
 
-    @property
-    def form(self) -> WeightForm | None:
-        """The map as numbers, for compiled loops; None if they do not compute it."""
-        return None
+    form: ClassVar[WeightForm | None] = None
+    """The map as numbers, for compiled loops; None if they do not compute it."""
 
     def shape(self, S: int) -> tuple[int, ...]:
         """Shape of one layer's logits."""
@@ -114,11 +112,9 @@ class Weights(Settings):
 class RawWeights(Weights):
     """The logits themselves."""
 
-    kind: Literal["raw"] = "raw"
+    form = WeightForm(RAW)
 
-    @property
-    def form(self) -> WeightForm:
-        return WeightForm(RAW)
+    kind: Literal["raw"] = "raw"
 
     def weights(self, ops: Ops, logits: Array) -> Array:
         return logits
@@ -127,11 +123,9 @@ class RawWeights(Weights):
 class SoftmaxWeights(Weights):
     """Softmax over streams."""
 
-    kind: Literal["softmax"] = "softmax"
+    form = WeightForm(SOFTMAX)
 
-    @property
-    def form(self) -> WeightForm:
-        return WeightForm(SOFTMAX)
+    kind: Literal["softmax"] = "softmax"
 
     def weights(self, ops: Ops, logits: Array) -> Array:
         return ops.softmax(logits)

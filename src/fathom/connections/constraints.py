@@ -41,12 +41,10 @@ class MixingMatrix(Settings):
     is_identity: ClassVar[bool] = False
     """Whether every matrix is the identity, so that no product is needed."""
 
-    start: MatrixStart | VectorStart
+    form: ClassVar[MatrixForm | None] = None
+    """The map from logits as numbers, for compiled loops; None if they do not compute it."""
 
-    @property
-    def form(self) -> MatrixForm | None:
-        """The map from logits as numbers, for compiled loops; None if they do not compute it."""
-        return None
+    start: MatrixStart | VectorStart
 
     def shape(self, S: int) -> tuple[int, ...]:
         """Shape of one matrix's logits; empty if it has none."""
