@@ -8,11 +8,11 @@ calls, and accepts any float type.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from itertools import count
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,15 +23,7 @@ from fathom.connections.plain_start import plain_start
 from fathom.connections.released import check_release, of_release
 from fathom.connections.schemes import SCHEMES, name_behind, resolve
 from fathom.operations.ops import Array, Ops
-from fathom.settings import (
-    ConfigError,
-    Flag,
-    NonNegative,
-    Nullable,
-    Positive,
-    Settings,
-    validate,
-)
+from fathom.settings import ConfigError, Flag, NonNegative, Nullable, Positive, Settings, validate
 
 PREFIX = "connection."
 """Prefix of parameter names in fathom's networks; names in a module lack it."""
@@ -123,6 +115,9 @@ class Verbs:
     Everything is computed in float32, or in float64 if the input or a parameter is float64. The
     inputs of functions and the output have the type of the input.
     """
+
+    _array_kind: ClassVar[type]
+    """The class of the framework's arrays."""
 
     connection: Connection
     scheme: str | Mapping[str, Any]
@@ -278,15 +273,10 @@ class Verbs:
 
     def _check_array(self, x: object, what: str) -> None:
         """Raise TypeError unless x is an array of the parameters' framework."""
-        kinds = self._array_kinds()
-        if not isinstance(x, kinds):
-            names = " or ".join(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+        if not isinstance(x, kind := self._array_kind):
+            wanted = f"{kind.__module__}.{kind.__name__}"
             found = f"{type(x).__module__}.{type(x).__name__}"
-            raise TypeError(f"{what} must be a {names}, but is a {found}")
-
-    def _array_kinds(self) -> tuple[type, ...]:
-        """The classes of the framework's arrays."""
-        raise NotImplementedError
+            raise TypeError(f"{what} must be a {wanted}, but is a {found}")
 
     def reads_apart(self, k: int) -> bool:
         """Whether function k reads separate inputs of q, k and v; only with `takes_apart`."""
@@ -388,7 +378,9 @@ class Verbs:
 
         Calling a module calls this. Raises ValueError unless there is one branch per layer.
         """
-        layers, branches = self.connection.context.layers, _listed(branches)
+        layers = self.connection.context.layers
+        if not hasattr(branches, "__len__"):  # any other iterable than a list or a ModuleList
+            branches = list(branches)
         if len(branches) != layers:
             raise ValueError(f"layers={layers} needs {layers} branches, but has {len(branches)}")
         state = self.open(x, noise)
@@ -415,8 +407,3 @@ class Verbs:
             turns = [f"{name} {n}" if name in ("read", "write") else name for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip
             raise ValueError(f"{turns[0]} is out of turn; next is {turns[1]}")
-
-
-def _listed(branches: Iterable[Callable[..., Array]]) -> Sequence[Callable[..., Array]]:
-    """The branches, from a list, a ModuleList or any other iterable."""
-    return branches if hasattr(branches, "__len__") else list(branches)

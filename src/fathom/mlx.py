@@ -85,13 +85,11 @@ class ResidualConnection(Verbs, nn.Module):
         """
         return self._groups(lr, weight_decay)
 
+    _array_kind = mx.array
     __call__ = Verbs.through
 
     def _set(self, values: Mapping[str, mx.array]) -> None:
         self.update({name: v.astype(self[name].dtype) for name, v in values.items()})
-
-    def _array_kinds(self) -> tuple[type, ...]:
-        return (mx.array,)
 
     def _ops(self, dtype: str, device: None) -> MlxOps:
         return MlxOps(dtype=getattr(mx, dtype))

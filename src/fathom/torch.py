@@ -115,6 +115,7 @@ class ResidualConnection(Verbs, nn.Module):
         trained = self._parameters.get(name, self._parameters.get(f"{name}_orig"))
         return [] if trained is None else [trained]
 
+    _array_kind = Tensor
     forward = Verbs.through
 
     def _set(self, values: Mapping[str, Tensor]) -> None:
@@ -134,9 +135,6 @@ class ResidualConnection(Verbs, nn.Module):
 
     def _cast(self, x: Tensor, dtype: str) -> Tensor:
         return x.to(getattr(torch, dtype))
-
-    def _array_kinds(self) -> tuple[type, ...]:
-        return (Tensor,)
 
     def _records(self) -> bool:
         return torch.is_grad_enabled() and any(p.requires_grad for p in self._arrays().values())
