@@ -5,6 +5,8 @@ most of a step. The formulas are those of `loops`, on PyTorch tensors K [S, S, N
 divides rows.
 """
 
+# ruff: noqa: ANN001, ANN202, arguments of kernels are pointers, and a kernel returns nothing
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -37,16 +39,7 @@ def passes_backward(K: Array, scales: Array, g: Array, added: float) -> Array:
 
 
 @triton.jit
-def _scales(  # noqa: ANN202, a kernel returns nothing
-    K,  # noqa: ANN001, a pointer, as the next
-    scales,  # noqa: ANN001
-    N,  # noqa: ANN001
-    floor,  # noqa: ANN001
-    added,  # noqa: ANN001
-    S: tl.constexpr,
-    passes: tl.constexpr,
-    block: tl.constexpr,
-):
+def _scales(K, scales, N, floor, added, S: tl.constexpr, passes: tl.constexpr, block: tl.constexpr):
     n = tl.program_id(0) * block + tl.arange(0, block)
     s = tl.arange(0, S)
     rows = s[:, None] * N + n[None, :]  # [S, block], within the scales of one pass
@@ -71,16 +64,8 @@ def _scales(  # noqa: ANN202, a kernel returns nothing
 
 
 @triton.jit
-def _backward(  # noqa: ANN202
-    K,  # noqa: ANN001
-    scales,  # noqa: ANN001
-    g,  # noqa: ANN001
-    of_K,  # noqa: ANN001
-    N,  # noqa: ANN001
-    added,  # noqa: ANN001
-    S: tl.constexpr,
-    passes: tl.constexpr,
-    block: tl.constexpr,
+def _backward(
+    K, scales, g, of_K, N, added, S: tl.constexpr, passes: tl.constexpr, block: tl.constexpr
 ):
     n = tl.program_id(0) * block + tl.arange(0, block)
     s = tl.arange(0, S)
