@@ -7,6 +7,7 @@ calls, and accepts any float type.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -98,17 +99,6 @@ class Pass(NamedTuple):
 _keys = count()
 
 
-def new_key() -> str:
-    """Tells the passes of one module from those of another."""
-    return f"{next(_keys)}"
-
-
-def noise_shape(connection: Connection) -> tuple[int, ...] | None:
-    """The shape of a sample of `sample_noise`; None for a connection without noise."""
-    sample = connection.sample_noise(np.random.default_rng(0), 0.0)
-    return None if sample is None else sample.shape
-
-
 class Verbs:
     """`open`, `read`, `write`, `close` and `wrap`: the framework-independent part of a module.
 
@@ -122,12 +112,28 @@ class Verbs:
     connection: Connection
     scheme: str | Mapping[str, Any]
     """Name of the connection, or its settings as given."""
+    seed: int
+    """Seed of the initial parameters."""
     _names: Sequence[str]
     """Names of the parameters in this module."""
     _key: str
-    """From `new_key`."""
+    """Tells the passes of one module from those of another."""
     _noise_shape: tuple[int, ...] | None
-    """From `noise_shape`."""
+    """Shape of a sample of `sample_noise`; None for a connection without noise."""
+
+    def _prepare(self, scheme: str | Mapping[str, Any], **sizes: int | str | None) -> None:
+        """Set all but the parameters; arguments and errors as of `connection_for`."""
+        connection = connection_for(scheme, **sizes)
+        noise = connection.sample_noise(np.random.default_rng(0), 0.0)
+        # Not by assignment: MLX registers lists and mappings as parameters.
+        vars(self).update(
+            connection=connection,
+            scheme=copy.deepcopy(scheme),  # the caller may change settings for the next connection
+            seed=int(sizes["seed"]),
+            _names=[name.removeprefix(PREFIX) for name in connection.parameters()],
+            _key=f"{next(_keys)}",
+            _noise_shape=None if noise is None else noise.shape,
+        )
 
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""

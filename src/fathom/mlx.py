@@ -5,7 +5,6 @@ On Linux, import this before MLX: MLX then uses a faster matrix product (`fathom
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ import mlx.core as mx
 from mlx import nn
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.library import Verbs, connection_for, new_key, noise_shape
+from fathom.library import Verbs
 
 __all__ = ["ResidualConnection", "attach"]
 
@@ -26,17 +25,7 @@ CONNECTION = "connection"
 
 
 class ResidualConnection(Verbs, nn.Module):
-    """Parameters and verbs of a residual connection around `layers` functions.
-
-        c = ResidualConnection("mhc_paper", layers=24, width=128)
-        state = c.open(x)  # x […, 128]
-        for k, branch in enumerate(branches):
-            state = c.wrap(branch, k)(state)  # or c.read and c.write
-        x = c.close(state)
-
-    Parameters are stacked over layers, [layers, …]. A branch does not add its input to its output:
-    the connection does.
-    """
+    """`fathom.torch.ResidualConnection` for MLX; its description has an example."""
 
     def __init__(
         self,
@@ -54,7 +43,7 @@ class ResidualConnection(Verbs, nn.Module):
     ) -> None:
         """Arguments and errors: see `fathom.torch.ResidualConnection`."""
         super().__init__()
-        self.connection = connection_for(
+        self._prepare(
             scheme,
             layers=layers,
             width=width,
@@ -66,15 +55,7 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        initial = self._initial(int(seed))
-        # Not by assignment, which registers lists and mappings as parameters.
-        vars(self).update(
-            scheme=copy.deepcopy(scheme),
-            _names=list(initial),
-            _key=new_key(),
-            _noise_shape=noise_shape(self.connection),
-        )
-        for name, value in initial.items():
+        for name, value in self._initial(self.seed).items():
             setattr(self, name, mx.array(value))
 
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:

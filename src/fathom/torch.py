@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.library import PREFIX, Verbs, connection_for, new_key, noise_shape
+from fathom.library import PREFIX, Verbs
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
 
@@ -74,7 +74,7 @@ class ResidualConnection(Verbs, nn.Module):
         Raises ConfigError, a ValueError, that names the key and the fix.
         """
         super().__init__()
-        self.connection = connection_for(
+        self._prepare(
             scheme,
             layers=layers,
             width=width,
@@ -86,12 +86,9 @@ class ResidualConnection(Verbs, nn.Module):
             takes_apart=takes_apart,
             start=start,
         )
-        # A copy: the caller may change settings for the next connection.
-        self.scheme, self.seed, self.recompute = copy.deepcopy(scheme), int(seed), recompute
-        self._key, self._noise_shape = new_key(), noise_shape(self.connection)
-        declared = self.connection.parameters()
-        self._names = [name.removeprefix(PREFIX) for name in declared]
-        for name, parameter in zip(self._names, declared.values(), strict=True):
+        self.recompute = recompute
+        declared = self.connection.parameters().values()
+        for name, parameter in zip(self._names, declared, strict=True):
             empty = torch.empty(parameter.shape, device=device, dtype=dtype)
             self.register_parameter(name, nn.Parameter(empty))
         self.reset_parameters()
