@@ -80,11 +80,7 @@ def per_stream(ops: Ops, rows: Array, x: Array) -> Array:
 
 
 EXPANSIONS = Registry(
-    {
-        "copies": Copies,
-        "first_only": FirstOnly,
-        "stream_embedding": StreamEmbedding,
-    }
+    {"copies": Copies, "first_only": FirstOnly, "stream_embedding": StreamEmbedding}
 )
 Expansion = one_of_registry("expansion", EXPANSIONS)
 

@@ -43,6 +43,11 @@ class ConnectionContext:
     takes_apart: bool = False
     """Whether the first function of a block is an attention, which also accepts `Apart`."""
 
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of wrapped functions."""
+        return self.layers // self.per_block
+
     def sets(self, shape: Sequence[int]) -> int:
         """N, number of sets of dynamic coefficients for an input of shape […, C]."""
         return math.prod(shape[: len(shape) - 1 - self.pooled_axes])

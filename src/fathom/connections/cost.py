@@ -105,8 +105,7 @@ def cost(connection: Connection, tokens: int, itemsize: int) -> Cost:
 def over_transformer(connection: Connection, machine: Machine, itemsize: int = 2) -> Shares:
     """What it adds to a plain transformer's step: by its operations, and by its bytes."""
     context = connection.context
-    blocks = context.layers // context.per_block
-    step = transformer_operations(context.width, blocks) / machine.rate
+    step = transformer_operations(context.width, context.blocks) / machine.rate
     own = cost(connection, 1, itemsize)
     return Shares(own.operations / machine.rate / step, own.bytes / machine.bandwidth / step)
 
@@ -184,7 +183,7 @@ def _of_scaled(connection: ScaledConnection) -> int:
     scale, context = connection.settings.scale.kind, connection.context
     own = PLAIN if scale in ("constant", "depth") else _streams(1)
     entries = connection.settings.initial.kind != "none"
-    return own * context.layers + 3 * entries * (context.layers // context.per_block)
+    return own * context.layers + 3 * entries * context.blocks
 
 
 @elements.register
@@ -235,7 +234,7 @@ def _of_dense(connection: DenseConnection) -> int:
     moved = PLAIN * connection.context.layers
     for i in connection.sums:
         is_dynamic = connection.settings.weights == "dynamic"
-        further = 3 if connection.settings.apart and i < connection.blocks else 0
+        further = 3 if connection.settings.apart and i < connection.context.blocks else 0
         moved += (2 + is_dynamic + further) * i + 11 + 2 * further - PLAIN
     return moved
 

@@ -84,14 +84,10 @@ class DenseConnection(Connection):
     context: ConnectionContext
 
     @cached_property
-    def blocks(self) -> int:
-        return self.context.layers // self.context.per_block
-
-    @cached_property
     def sums(self) -> range:
         """Each i of which the weighted sum of X_0 … X_i is taken."""
-        last = self.settings.last
-        return range(1 if last is None else max(1, self.blocks + 1 - last), self.blocks + 1)
+        last, end = self.settings.last, self.context.blocks + 1
+        return range(1 if last is None else max(1, end - last), end)
 
     def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> DenseState:
         return DenseState(params, (x,), x)
@@ -133,7 +129,7 @@ class StaticDense(DenseConnection):
 
     def matrices(self, ops: Ops, params: Params) -> dict[str, Array]:
         """`weights` [L, L + 1], zero where there is no output yet."""
-        L, rows = self.blocks, []
+        L, rows = self.context.blocks, []
         for i in range(1, L + 1):
             if i not in self.sums:
                 rows.append(ops.constant(np.eye(L + 1)[i]))
@@ -143,7 +139,7 @@ class StaticDense(DenseConnection):
         return {"weights": ops.stack(rows)}
 
     def matrix_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"weights": (self.blocks, self.blocks + 1)}
+        return {"weights": (self.context.blocks, self.context.blocks + 1)}
 
 
 class DynamicDense(DenseConnection):
@@ -155,14 +151,14 @@ class DynamicDense(DenseConnection):
 
     def reads(self, i: int) -> int:
         """Number of weighted sums after block i: of the residual, and of q, k and v."""
-        return 4 if self.settings.apart and i < self.blocks else 1
+        return 4 if self.settings.apart and i < self.context.blocks else 1
 
     def parameters(self) -> dict[str, Parameter]:
         s, C, parameters = self.settings, self.context.width, {}
         for i in self.sums:
             shape = (self.reads(i), i + 1)
             count = math.prod(shape)
-            rows = count * (s.expand_last if i == self.blocks else 1)
+            rows = count * (s.expand_last if i == self.context.blocks else 1)
             rows = (rows // s.multiple + 1) * s.multiple
             start = Normal(1 / math.sqrt(C))
             parameters |= {

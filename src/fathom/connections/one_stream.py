@@ -72,13 +72,9 @@ class OneStreamConnection(Connection):
         return RULES[self.settings.rule]
 
     @cached_property
-    def blocks(self) -> int:
-        return self.context.layers // self.context.per_block
-
-    @cached_property
     def sources(self) -> dict[int, int]:
         """By point, in order, the j of the X_j that enters there."""
-        return self.rule.points(self.blocks, self.settings.numbers)
+        return self.rule.points(self.context.blocks, self.settings.numbers)
 
     @cached_property
     def declared(self) -> tuple[list[dict[str, Parameter]], list[dict[str, Parameter]]]:
@@ -86,7 +82,7 @@ class OneStreamConnection(Connection):
         n, context = self.settings.numbers, self.context
         functions = [self.rule.at_functions(self.place(k), n) for k in range(context.layers)]
         points = [
-            self.rule.at_points(Place(b, self.blocks, context.width, context.per_block), n)
+            self.rule.at_points(Place(b, context.blocks, context.width, context.per_block), n)
             for b in self.sources
         ]
         return functions, points
@@ -140,7 +136,7 @@ class OneStreamConnection(Connection):
         return state._replace(x=self.rule.update(ops, state.functions[k], state.x, y, n))
 
     def close(self, ops: Ops, state: OneStreamState) -> Array:
-        return self.entered(ops, state, self.blocks).x
+        return self.entered(ops, state, self.context.blocks).x
 
     def entered(self, ops: Ops, state: OneStreamState, b: int) -> OneStreamState:
         """The state at point b: X_b is saved if a point needs it, and an earlier one enters."""

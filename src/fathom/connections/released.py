@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fathom.settings import Registry, join_values
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
-
-Params = dict[str, "Array"]
+    from fathom.operations.ops import Array, Ops, Params
 
 
 def _as_they_are(ops: Ops, params: Params) -> Params:
@@ -163,12 +161,7 @@ RELEASES = Registry(
             }
         ),
         "doge": Names(
-            {
-                "stream_scale": (
-                    "layers.{}.input_residual",
-                    "layers.{}.post_attention_residual",
-                )
-            }
+            {"stream_scale": ("layers.{}.input_residual", "layers.{}.post_attention_residual")}
         ),
         "talkie": Names(
             {

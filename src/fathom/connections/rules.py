@@ -51,11 +51,7 @@ class Place(NamedTuple):
 Declare = Callable[[Place, Numbers], dict[str, Parameter]]
 
 
-def _nothing(place: Place, n: Numbers) -> dict[str, Parameter]:
-    return {}
-
-
-def _nowhere(blocks: int, n: Numbers) -> dict[int, int]:
+def _none(at: object, n: Numbers) -> dict[Any, Any]:
     return {}
 
 
@@ -72,13 +68,13 @@ class Rule:
 
     numbers: Mapping[str, tuple[Any, float]]
     """Type and default of each of its numbers, by name."""
-    at_functions: Declare = _nothing
+    at_functions: Declare = _none
     """Parameters of one function."""
     update: Callable[[Ops, Values, Array, Array, Numbers], Array] = _added
     """The stream after a function, from the stream and the output of the function."""
-    points: Callable[[int, Numbers], dict[int, int]] = _nowhere
+    points: Callable[[int, Numbers], dict[int, int]] = _none
     """From the number of blocks: by point, in order, the j of the X_j that enters there."""
-    at_points: Declare = _nothing
+    at_points: Declare = _none
     """Parameters of one point."""
     enter: Callable[[Ops, Values, Array, Array], Array] | None = None
     """The stream at a point, from the stream and X_j."""
@@ -272,10 +268,7 @@ def _lane_parameters(place: Place, n: Numbers) -> dict[str, Parameter]:
     is_across = place.is_attention and block >= _first_in_lanes(blocks, n)
     other = n["across"] if is_across else 1.0
     post = Stacked((Constant(1.0), Constant(other)))
-    return {
-        "resid": _scalar(n["resid"], decays=False),
-        "post": Parameter((2,), post, decays=False),
-    }
+    return {"resid": _scalar(n["resid"], decays=False), "post": Parameter((2,), post, decays=False)}
 
 
 RULES: Registry[Rule] = Registry(

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme
-from fathom.connections.scales import (
-    AnyInitial,
-    AnyNorm,
-    AnyScale,
-    Layer,
-    NoInitial,
-    NoNorm,
-)
+from fathom.connections.scales import AnyInitial, AnyNorm, AnyScale, Layer, NoInitial, NoNorm
 from fathom.init import Parameter
 from fathom.settings import ConfigError
 

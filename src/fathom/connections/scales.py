@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import not_
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -19,16 +20,6 @@ Layer = dict[str, "Array"]
 """Arrays with which one layer computes its sum, by name."""
 
 Eps = Annotated[Number, Field(gt=0)]
-
-
-def not_(value: object) -> bool:
-    """Condition under which a spec omits a setting: it is false."""
-    return not value
-
-
-def blocks_of(context: ConnectionContext) -> int:
-    """Number of blocks of wrapped functions."""
-    return context.layers // context.per_block
 
 
 def unstacked(ops: Ops, params: Params, names: list[str], layers: int) -> list[Layer]:
@@ -80,7 +71,7 @@ class ConstantScale(Scale):
         self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
     ) -> Array:
         kept = x if self.a == 1 else x * self.a
-        return kept + y * (self.c / math.sqrt(blocks_of(context)) if self.over_depth else self.c)
+        return kept + y * (self.c / math.sqrt(context.blocks) if self.over_depth else self.c)
 
 
 class DepthScale(Scale):
@@ -227,7 +218,7 @@ class GatedScale(Scale):
         L, C = context.layers, context.width
         return {
             "connection.gate": Parameter((L, C), Normal(self.std)),
-            "connection.output_gain": Parameter((blocks_of(context), C), Constant(0.0)),
+            "connection.output_gain": Parameter((context.blocks, C), Constant(0.0)),
         }
 
     def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
@@ -385,7 +376,7 @@ class InitialRead(InitialNormed):
     kind: Literal["read"] = "read"
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        return {"connection.initial": Parameter((blocks_of(context), 2), OneStream(1.0, 0.0))}
+        return {"connection.initial": Parameter((context.blocks, 2), OneStream(1.0, 0.0))}
 
     def read(self, weights: Array, x: Array, first: Array) -> Array:
         return weights[0] * x + weights[1] * first
@@ -397,7 +388,7 @@ class InitialWritten(InitialNormed):
     kind: Literal["write"] = "write"
 
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
-        return {"connection.initial": Parameter((blocks_of(context),), Constant(0.0))}
+        return {"connection.initial": Parameter((context.blocks,), Constant(0.0))}
 
     def written(self, weights: Array, x: Array, first: Array) -> Array:
         return x + weights * first

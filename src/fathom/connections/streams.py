@@ -442,10 +442,8 @@ class DynamicStreams(StreamConnection):
 
     def trace(self, ops: Ops, params: Params, state: DynamicState) -> MixingTrace:
         L, S, shape = self.context.layers, self.settings.streams, state.shape
-        logits, of_parameters = (
-            params.get("connection.b_res"),
-            self.mixed_by_parameters(ops, params),
-        )
+        logits = params.get("connection.b_res")
+        of_parameters = self.mixed_by_parameters(ops, params)
         if of_parameters["weights"] is None:
             of_parameters["weights"] = ops.transpose(state.coefficients[:, :S], (1, 0))
         by_layer = [by_example(ops, H, shape, S) for H in state.passed]
