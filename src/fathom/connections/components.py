@@ -68,15 +68,8 @@ class StreamEmbedding(Open):
         return {"connection.stream_embedding": Parameter((S, context.width), start, is_matrix=True)}
 
     def streams(self, ops: Ops, params: Params, x: Array, S: int) -> Array:
-        return ops.broadcast(x, (S, *x.shape)) + per_stream(
-            ops, params["connection.stream_embedding"], x
-        )
-
-
-def per_stream(ops: Ops, rows: Array, x: Array) -> Array:
-    """[S, C] → [S, 1, …, C], to broadcast with copies of x […, C]."""
-    S, C = rows.shape
-    return ops.reshape(rows, (S, *[1] * (len(x.shape) - 1), C))
+        vectors, axes = params["connection.stream_embedding"], [1] * (len(x.shape) - 1)
+        return ops.broadcast(x, (S, *x.shape)) + ops.reshape(vectors, (S, *axes, -1))
 
 
 EXPANSIONS = Registry(

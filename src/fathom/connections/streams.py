@@ -144,10 +144,6 @@ class StreamConnection(Connection):
         shapes = {"pre": s.pre.shape(S), "post": s.post.shape(S), "res": s.H_res.shape(S)}
         return {part: shape for part, shape in shapes.items() if shape}
 
-    def sizes(self) -> dict[str, int]:
-        """Number of one layer's logits, by part."""
-        return {part: math.prod(shape) for part, shape in self.shapes().items()}
-
     def starts(self) -> dict[str, Parameter]:
         """Initial logits of all layers [L, …], by part."""
         s, L = self.settings, self.context.layers
@@ -371,7 +367,8 @@ class DynamicStreams(StreamConnection):
 
     def per_layer(self, ops: Ops, params: Params, g: Array | None) -> tuple[Dynamics, ...]:
         """The parameters, and the gate of `g` [L], of each layer."""
-        L, sizes = self.context.layers, self.sizes()
+        L = self.context.layers
+        sizes = {part: math.prod(shape) for part, shape in self.shapes().items()}
         phi = ops.concatenate([params[f"connection.phi_{part}"] for part in sizes], axis=1)
         bs = [ops.reshape(params[f"connection.b_{part}"], (L, -1)) for part in sizes]
         b = ops.concatenate(bs, axis=1)

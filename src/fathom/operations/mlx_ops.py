@@ -25,11 +25,6 @@ from mlx.core import array  # noqa: E402
 Arrays = tuple[array, ...]
 
 
-def as_tuple(primals: array | Arrays) -> Arrays:
-    """Primals as a tuple; MLX passes a single array without one."""
-    return primals if isinstance(primals, tuple) else (primals,)
-
-
 def with_vjp(
     forward: Callable[..., tuple[Arrays, Arrays]],
     backward: Callable[[Arrays, Arrays, Arrays], Arrays],
@@ -54,7 +49,8 @@ def with_vjp(
 
     @whole.vjp
     def gradient(primals: array | Arrays, cotangents: Arrays, results: Arrays) -> Arrays:
-        xs, saved, given = as_tuple(primals), results[outputs:], cotangents[:outputs]
+        xs = primals if isinstance(primals, tuple) else (primals,)  # a single array comes without
+        saved, given = results[outputs:], cotangents[:outputs]
         if once:
             return backward(xs, saved, given)
         first = mx.custom_function(lambda *both: backward(both[:count], saved, both[count:]))
