@@ -95,16 +95,13 @@ class FracConnection(Connection):
         m = self.settings.fractions
         return {"pre": (m, m), "res": (m, m), "post": (m,)}
 
-    def of_a_part(self) -> ConnectionContext:
-        """The context with the width of a part."""
-        return replace(self.context, width=self.context.width // self.settings.fractions)
-
     def parameters(self) -> dict[str, Parameter]:
         m, computed = self.settings.fractions, self.settings.coefficients
         identity = MatrixStart(diagonal=1.0).distribution(m)
         prefix, parameters = "H", {}
         if isinstance(computed, FromStreams):
-            parameters, prefix = computed.parameters(self.shapes(), m, self.of_a_part()), "b"
+            of_a_part = replace(self.context, width=self.context.width // m)
+            parameters, prefix = computed.parameters(self.shapes(), m, of_a_part), "b"
         starts = {"pre": identity, "res": identity, "post": Constant(1.0)}
         for part, shape in self.shapes().items():
             start = Parameter((self.context.layers, *shape), starts[part])
