@@ -58,7 +58,7 @@ def test_the_librarys_example_runs() -> None:
 
 def row(variant, multiplier, low, high, verdict, **changes):
     return {
-        "variant": variant, "depth": 12, "seeds": 5, "rate": "one rate", "answer": "at",
+        "variant": variant, "design": variant, "against": "baseline", "depth": 12, "seeds": 5, "rate": "one rate", "answer": "at",
         "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.5,
         "most": 2.0, "pays_here": "", "pays_operations": "", "pays_fused": "", "width": 64.0,
         "cost": NAN, "cost_wider": NAN, "operations": NAN, "cost_fused": NAN, "wider": NAN,
@@ -73,7 +73,7 @@ def test_worth_in_words_that_the_kept_result_does_not_need() -> None:
         row("mhc", 1.01, 0.99, 1.03, "equivalent"),
     ]
     environment = environment_of(PROJECT / "report/templates", {})
-    worth = WorthPresenter("released", "text", "What is it worth?", rows, {})
+    worth = WorthPresenter("released", "text", "What is it worth?", rows, {}, "baseline")
     nothing = {"rows": [], "summary": []}
     environment.globals |= {
         "worth": worth, "scale": ScalePresenter([], [], []), "within": "within 5 %",

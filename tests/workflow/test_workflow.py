@@ -61,7 +61,7 @@ PLANS = {
     "draw every cell's own figures": ({}, "cell_figure"),
     "make the page, `results/index.html`": ({}, "page"),
     "make the paper, `results/fathom.pdf`": ({}, "paper"),
-    "get the images, or see why not": (0, "fetch"),
+    "get the data sets, or see why not": (0, "fetch"),
 }
 """By purpose: the cells that train in a project without runs, and a rule that follows."""
 DRY_RUNS = {"run the published scale", "… on a Slurm cluster ([how](cluster.md))"}
