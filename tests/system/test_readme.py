@@ -58,7 +58,8 @@ def test_the_librarys_example_runs() -> None:
 
 def row(variant, multiplier, low, high, verdict, **changes):
     return {
-        "variant": variant, "design": variant, "against": "baseline", "depth": 12, "seeds": 5, "rate": "one rate", "answer": "at",
+        "variant": variant, "design": variant, "against": "baseline", "depth": 12, "seeds": 5,
+        "rate": "one rate", "answer": "at",
         "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.5,
         "most": 2.0, "pays_here": "", "pays_operations": "", "pays_fused": "", "width": 64.0,
         "cost": NAN, "cost_wider": NAN, "operations": NAN, "cost_fused": NAN, "wider": NAN,
