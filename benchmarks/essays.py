@@ -26,7 +26,7 @@ from matplotlib.lines import Line2D
 
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
-from fathom_study.analysis.effects import PERCENT, in_unit, unit_of
+from fathom_study.analysis.pair_verdicts import PERCENT, in_unit, unit_of
 from fathom_study.analysis.statistics import differences, to_scale
 from fathom_study.analysis.tables import GROUP, read_table, scores_of
 from fathom_study.cli.options import output_folder

@@ -84,8 +84,9 @@ def test_worth_in_words_that_the_kept_result_does_not_need() -> None:
     text = environment.get_template("readme.j2").module.worth_block()
     # Columns without values are left out.
     assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
-        "| hc, seeds added after looking | −25 % (−100 to 0 %) | 5 |"
+        "| hc | −25 % (−100 to 0 %) | 5 |"
     ]
+    assert "Seeds added after looking: 1 of these 1 rows." in text
     assert "Undecided is one other, 1 % (−11 to 9 %) of the steps ([all rows]" in text
     assert "Equivalent within 5 %: mhc.\n" in text
     assert "best rate" not in text
