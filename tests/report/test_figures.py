@@ -487,6 +487,31 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
     assert interval.vertices == pytest.approx(np.array([[1.4, 2.5], [1.6, 2.5]]))
 
 
+def test_of_many_variants_the_ladder_has_the_four_best_and_the_four_worst():
+    """Six are better, five worse, and one that is undecided has the largest multiplier."""
+    multipliers = {**{f"a{i}": 1.1 + i / 100 for i in range(6)},
+                   **{f"b{i}": 0.9 - i / 100 for i in range(5)}, "c": 1.3}  # fmt: skip
+    verdicts = {"a": "better", "b": "worse", "c": "undecided"}
+    same = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at",
+            "corrected_low": 0.8, "corrected_high": 1.4, "least": 0.5, "most": 2.0}  # fmt: skip
+    rows = [
+        same | {"variant": name, "multiplier": m, "verdict": verdicts[name[0]]}
+        for name, m in multipliers.items()
+    ]
+    cells = [run(variant="baseline", seed=s, loss_final=4.0 - f) | {"factor": f}
+             for f in (0.5, 1.0, 2.0) for s in range(3)]  # fmt: skip
+    scores = [run(variant=name, seed=s, loss_final=3.0) for name in multipliers for s in range(3)]
+    data = {
+        "ladder": frame(cells),
+        "worth": pd.DataFrame(rows),
+        "cells": frame(scores),
+        "score": LOSS,
+    }
+    (ax,) = draw_figures([find("ladder")], "a", **data)["ladder"].axes
+    drawn = [line.get_label() for line in ax.lines if not line.get_label().startswith("_")]
+    assert drawn == ["baseline", "a5", "a4", "a3", "a2", "b1", "b2", "b3", "b4"]
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 

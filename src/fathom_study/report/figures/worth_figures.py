@@ -40,8 +40,9 @@ def ladder(
     numbers of steps, each with a whole schedule; a bar is the 95 % interval over seeds. A line
     leads from a variant's score after equal steps to the plain network's steps for that score. The
     mark there is the step multiplier, a thick line its corrected interval. A triangle marks a
-    multiplier beyond the ladder. Of more than eight variants, only those better or worse than the
-    plain network are drawn, without those farther from its line than the line is high.
+    multiplier beyond the ladder. Of more than eight variants, the four best and the four worst are
+    drawn, of those better or worse than the plain network, without those farther from its line than
+    the line is high.
     """
     rows = at_one_rate(worth)
     rows = rows[rows["against"].isin(rows["against"].head(1))]
@@ -55,7 +56,10 @@ def ladder(
     if len(rows) > panels.MOST_LINES:
         lowest, highest = points["mean"].min(), points["mean"].max()
         away = abs(rows["variant"].map(scores) - (lowest + highest) / 2)
-        rows = rows[rows["verdict"].isin([BETTER, WORSE]) & (away < 1.5 * (highest - lowest))]
+        rows = rows[away < 1.5 * (highest - lowest)].sort_values("multiplier", kind="stable")
+        best, worst = (rows[rows["verdict"] == verdict] for verdict in (BETTER, WORSE))
+        some = panels.MOST_LINES // 2
+        rows = pd.concat([best.tail(some)[::-1], worst.head(some)[::-1]])
     page, (ax,) = style.panels(1, 5.5)
     looks = style.series(against, 0)
     style.interval(ax, points["factor"], points["low"], points["high"], looks["color"])
