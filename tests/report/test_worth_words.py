@@ -173,7 +173,7 @@ def test_rows_are_of_one_study_platform_and_depth_significant_first():
         row("v1", 2.0, seeds=2),
         row("v1", 2.0, answer=""),
     ]
-    worth = present_worth(ABOVE, pd.DataFrame(rows))
+    worth = present_worth(ABOVE, pd.DataFrame(rows), "baseline")
     lines = [(one["variant"], one["line"]) for one in worth.rows]
     assert lines == [("mhc", 4), ("v1", 5), ("hc", 3), ("altup", 2)]
     assert worth.overheads == {"mhc": ("little", "https://example.org")}
@@ -192,7 +192,7 @@ def test_a_connection_has_one_row_with_its_result_at_the_best_rates():
         best("v2_8", 1.3, design="v2"),
         best("mhc_8", 1.2, verdict="undecided", design="mhc"),
     ]
-    worth = present_worth(ABOVE, pd.DataFrame(rows))
+    worth = present_worth(ABOVE, pd.DataFrame(rows), "baseline")
     decided = worth.decided(["altup"])
     shown = [(one["variant"], one["at_best"] and one["at_best"]["variant"]) for one in decided]
     assert shown == [("mhc", "mhc_8"), ("v2", "v2_8"), ("altup", None), ("hc", None)]
@@ -201,9 +201,9 @@ def test_a_connection_has_one_row_with_its_result_at_the_best_rates():
 
 
 def test_without_a_ladder_there_is_no_advice():
-    assert present_worth(ABOVE, pd.DataFrame([row(answer="")])) is None
-    assert present_worth(ABOVE, pd.DataFrame()) is None
-    assert present_worth(None, pd.DataFrame([row()])) is None
+    assert present_worth(ABOVE, pd.DataFrame([row(answer="")]), "baseline") is None
+    assert present_worth(ABOVE, pd.DataFrame(), "baseline") is None
+    assert present_worth(None, pd.DataFrame([row()]), "baseline") is None
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,18 @@ from fathom_study.config import Compute, Config, ConfigError, load_config, parse
 from fathom_study.system.files import file_to_write
 
 
-def _name_of_folder(name: str, kind: str = "folder") -> Path:
+def _path(name: str, kind: str) -> Path:
     if not str(name):
         raise typer.BadParameter(f"is empty; name a {kind}")
     return Path(name)
 
 
+def _name_of_folder(name: str) -> Path:
+    return _path(name, "folder")
+
+
 def _name_of_file(name: str) -> Path:
-    file = _name_of_folder(name, "file")
+    file = _path(name, "file")
     file_to_write(file)
     return file
 

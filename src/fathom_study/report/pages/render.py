@@ -136,13 +136,15 @@ def build_context(
         "nats_below_plain": len(tables["sizes"]) > 0,
         "multiplier_by_size": len(tables["sizes"]) > 0,
     }
+    above = published.worth
+    plain = config.plain(above.study) if above and above.study in config.studies else None
     refused = [escape_markdown(line) for line in refused_bundles(Path(config.results))]
     return {
         "studies": studies,
         "measured": [study for study in studies if study.is_measured],
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
         "at_best_rate": AT_BEST_RATE,
-        "worth": worth_words.present_worth(published.worth, tables["worth"]),
+        "worth": worth_words.present_worth(above, tables["worth"], plain),
         "scale": size_words.present_scale(tables["sizes"], tables["pooled"]),
         "board": board_rows(Path(config.board), records(tables["worth"]), config.labels)
         if config.board

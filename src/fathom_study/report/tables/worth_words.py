@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,8 +33,8 @@ class WorthPresenter(NamedTuple):
     """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
     overheads: Mapping[str, tuple[str, str]]
     """The authors' statement on the cost of a variant: (words, address of the source)."""
-    plain: str
-    """The plain network that the study compares with."""
+    plain: str | None
+    """The study's plain network."""
 
     def decided(self, fading: Collection[str] = ()) -> list[Record]:
         """A row for each connection that is better or worse, at the study's rate or at best rates.
@@ -61,11 +60,13 @@ class WorthPresenter(NamedTuple):
         return [r for r in self.rows if r["rate"] == ONE_RATE and r["against"] == self.plain]
 
 
-def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | None:
+def present_worth(
+    above: Worth | None, table: pd.DataFrame, plain: str | None
+) -> WorthPresenter | None:
     """The worth of designs in the study that `above` names; None if no ladder was trained there.
 
     On the first platform, at the depth of most rows; pairs of fewer than MIN_SEEDS seeds are left
-    out. `table`: worth.csv.
+    out. `table`: worth.csv. `plain`: the study's plain network.
     """
     if above is None:
         return None
@@ -80,7 +81,6 @@ def present_worth(above: Worth | None, table: pd.DataFrame) -> WorthPresenter | 
     if not rows:
         return None
     overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    (plain, _), *_ = Counter(row["against"] for row in rows).most_common()
     return WorthPresenter(above.study, above.task, above.title, rows, overheads, plain)
 
 
