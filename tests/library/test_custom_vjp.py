@@ -8,6 +8,7 @@ from fathom.arithmetic.custom_vjp import Adding, Mixing, MixingAndSum, NormedPro
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.arithmetic.forms import PredictionForm
 from fathom.arithmetic.gated_vjp import GatedMean, NormedStreams
+from fathom.arithmetic.one_stream_vjp import OrthogonalUpdate, RmsNorm
 from fathom.arithmetic.prediction import Prediction
 from fathom.arithmetic.sinkhorn import Passes, alternating_sides
 from fathom.connections.components import (
@@ -37,6 +38,8 @@ FUNCTIONS = [
     (InverseRms(0.1), arrays((N, M))),
     (SoftmaxRead(1, True), arrays((R, M), (I, N, M), (I, N))),
     (SoftmaxRead(3, False), arrays((R, M), (I, N, M), (I, N), (R, N, M), (R, 3, N))),
+    (OrthogonalUpdate(0.1), arrays((N, M), (N, M))),
+    (RmsNorm(0.1), arrays((N, M), (M,))),
     (Passes(alternating_sides(4, "rows"), 1e-12, 0.0), [np.exp(arrays((N, S, S))[0])]),
 ]
 """Functions and their inputs. test_library compares values and gradients with the oracle."""
@@ -118,6 +121,13 @@ def test_gated_loops_equal_their_plain_formulas(connect_cpu, N, S):
     ops, streams = connect_cpu("torch").ops, (N, S, 3)
     assert_loops_equal_plain(ops, NormedStreams(0.1), arrays(streams, streams[1:]))
     assert_loops_equal_plain(ops, GatedMean(), arrays(streams, streams))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_loops_of_one_stream_equal_their_plain_formulas(connect_cpu, rows):
+    ops, pair = connect_cpu("torch").ops, ((rows, 7), (rows, 7))
+    assert_loops_equal_plain(ops, OrthogonalUpdate(0.1), arrays(*pair))
+    assert_loops_equal_plain(ops, RmsNorm(0.1), arrays((rows, 7), (7,)))
 
 
 def assert_loops_equal_plain(ops, one, inputs):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fathom.init import Parameter
-    from fathom.operations.ops import Array, Layers, Ops, Params
+    from fathom.operations.ops import Array, CustomVJP, Layers, Ops, Params
 
 
 State = Any
@@ -189,6 +189,13 @@ def batch_of(shape: tuple[int, ...]) -> int:
 def by_example(ops: Ops, matrices: Array, shape: tuple[int, ...], S: int) -> Array:
     """The matrices of an input's N sets as [B, N / B, S, S]; `shape`: […, C]."""
     return ops.reshape(matrices, (batch_of(shape), -1, S, S))
+
+
+def by_row(ops: Ops, function: CustomVJP, xs: Sequence[Array], *others: Array) -> Array:
+    """The result […, C] of a function of rows [N, C], from xs […, C]."""
+    *batch, C = xs[0].shape
+    rows = (ops.reshape(x, (math.prod(batch), C)) for x in xs)
+    return ops.reshape(ops.custom_vjp(function, *rows, *others)[0], (*batch, C))
 
 
 def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:

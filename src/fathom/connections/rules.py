@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, create_model
 
-from fathom.connections.connection import root_mean_square
+from fathom.arithmetic.one_stream_vjp import OrthogonalUpdate
+from fathom.connections.connection import by_row, root_mean_square
 from fathom.init import Constant, Normal, Parameter, Stacked, Uniform
 from fathom.settings import Number, Registry, Settings, validate
 
@@ -112,8 +113,7 @@ def _grown(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
 
 
 def _orthogonal(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
-    along = ops.sum(x * y, axis=-1, keepdims=True)
-    return x + y - along / (ops.sum(x * x, axis=-1, keepdims=True) + n["eps"]) * x
+    return by_row(ops, OrthogonalUpdate(n["eps"]), (x, y))
 
 
 def _gru(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:

@@ -1,0 +1,119 @@
+"""The functions of `one_stream_vjp` on the CPU, in loops compiled by numba.
+
+Arrays are contiguous NumPy arrays of one float type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fathom.arithmetic.loops import norm_scales
+from fathom.operations.ops import CustomVJP
+from fathom.system.compiled import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fathom.operations.ops import Array, Arrays, Ops
+
+Results = tuple[np.ndarray, ...]
+
+
+@compiled
+def orthogonal_update(x: np.ndarray, y: np.ndarray, eps: float) -> Results:
+    """(x + y − s x [N, C], s [N], 1/(x·x + eps) [N])."""
+    (N, C), kind = x.shape, x.dtype.type
+    updated, shares, inverses = np.empty_like(x), np.empty(N, x.dtype), np.empty(N, x.dtype)
+    for n in range(N):
+        along, size = kind(0), kind(0)
+        for c in range(C):
+            along += x[n, c] * y[n, c]
+            size += x[n, c] * x[n, c]
+        inverses[n] = kind(1) / (size + kind(eps))
+        shares[n] = along * inverses[n]
+        share = shares[n]
+        for c in range(C):
+            updated[n, c] = x[n, c] + y[n, c] - share * x[n, c]
+    return updated, shares, inverses
+
+
+@compiled
+def orthogonal_update_backward(
+    x: np.ndarray, y: np.ndarray, shares: np.ndarray, inverses: np.ndarray, g: np.ndarray
+) -> Results:
+    """The gradients of x and y."""
+    (N, C), kind = x.shape, x.dtype.type
+    of_x, of_y = np.empty_like(x), np.empty_like(x)
+    for n in range(N):
+        along = kind(0)
+        for c in range(C):
+            along += g[n, c] * x[n, c]
+        along *= inverses[n]
+        twice, kept = kind(2) * shares[n], kind(1) - shares[n]
+        for c in range(C):
+            of_x[n, c] = kept * g[n, c] - along * (y[n, c] - twice * x[n, c])
+            of_y[n, c] = g[n, c] - along * x[n, c]
+    return of_x, of_y
+
+
+@compiled
+def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float) -> Results:
+    """(gain ∘ x scale [N, C], scale [N])."""
+    N, C = x.shape
+    normed, scales = np.empty_like(x), np.empty(N, x.dtype)
+    norm_scales(x, eps, scales)
+    for n in range(N):
+        scale = scales[n]
+        for c in range(C):
+            normed[n, c] = x[n, c] * scale * gain[c]
+    return normed, scales
+
+
+@compiled
+def rms_norm_backward(
+    x: np.ndarray, gain: np.ndarray, scales: np.ndarray, g: np.ndarray
+) -> Results:
+    """The gradients of x and of the gain."""
+    (N, C), kind = x.shape, x.dtype.type
+    of_x, of_gain = np.empty_like(x), np.zeros_like(gain)
+    for n in range(N):
+        scale, along = scales[n], kind(0)
+        for c in range(C):
+            along += g[n, c] * gain[c] * (x[n, c] * scale)
+        along /= kind(C)
+        for c in range(C):
+            normed = x[n, c] * scale
+            of_x[n, c] = scale * (g[n, c] * gain[c] - along * normed)
+            of_gain[c] += g[n, c] * normed
+    return of_x, of_gain
+
+
+@dataclass(frozen=True)
+class OrthogonalUpdate(CustomVJP):
+    """`one_stream_vjp.OrthogonalUpdate`."""
+
+    eps: float
+
+    def forward(self, ops: Ops, x: Array, y: Array) -> tuple[Arrays, Arrays]:
+        updated, *saved = orthogonal_update(x, y, self.eps)
+        return (updated,), tuple(saved)
+
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        return orthogonal_update_backward(*xs, *saved, *gradients)
+
+
+@dataclass(frozen=True)
+class RmsNorm(CustomVJP):
+    """`one_stream_vjp.RmsNorm`."""
+
+    eps: float
+
+    def forward(self, ops: Ops, x: Array, gain: Array) -> tuple[Arrays, Arrays]:
+        normed, scales = rms_norm(x, gain, self.eps)
+        return (normed,), (scales,)
+
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        return rms_norm_backward(*xs, *saved, *gradients)

@@ -1,0 +1,63 @@
+"""An update and the norm of a single stream, each with a custom VJP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fathom.operations.ops import CustomVJP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fathom.operations.ops import Array, Arrays, Ops
+
+
+@dataclass(frozen=True)
+class OrthogonalUpdate(CustomVJP):
+    """x, y [N, C] → (x + y − s x [N, C],), with the share s = x·y/(x·x + eps) of each row."""
+
+    loops_from = 0
+
+    eps: float
+
+    def forward(self, ops: Ops, x: Array, y: Array) -> tuple[Arrays, Arrays]:
+        inverse = 1 / (ops.sum(x * x, axis=-1, keepdims=True) + self.eps)
+        share = ops.sum(x * y, axis=-1, keepdims=True) * inverse
+        return (x + y - share * x,), (share[:, 0], inverse[:, 0])
+
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (x, y), (g,) = xs, gradients
+        share, inverse = (one[:, None] for one in saved)
+        along = ops.sum(g * x, axis=-1, keepdims=True) * inverse
+        return (1 - share) * g - along * (y - 2 * share * x), g - along * x
+
+    def compiled(self) -> CustomVJP:
+        from fathom.arithmetic import one_stream_loops
+
+        return one_stream_loops.OrthogonalUpdate(self.eps)
+
+
+@dataclass(frozen=True)
+class RmsNorm(CustomVJP):
+    """x [N, C], gain [C] → (gain ∘ x/√(mean of x² + eps) [N, C],)."""
+
+    loops_from = 0
+
+    eps: float
+
+    def forward(self, ops: Ops, x: Array, gain: Array) -> tuple[Arrays, Arrays]:
+        scale = 1 / ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + self.eps)
+        return (x * scale * gain,), (scale[:, 0],)
+
+    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
+        (x, gain), (scale,), (g,) = xs, saved, gradients
+        scale = scale[:, None]
+        normed, of_normed = x * scale, g * gain
+        along = ops.sum(of_normed * normed, axis=-1, keepdims=True) / x.shape[1]
+        return scale * (of_normed - along * normed), ops.sum(g * normed, axis=0)
+
+    def compiled(self) -> CustomVJP:
+        from fathom.arithmetic import one_stream_loops
+
+        return one_stream_loops.RmsNorm(self.eps)
