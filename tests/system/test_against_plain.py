@@ -84,12 +84,27 @@ def test_the_orders_of_two_studies_are_compared_by_their_ranks():
             ("there", "b", 5.0), ("there", "a", 9.0), ("there", "c", 4.0),
             ("turned", "a", 1.0), ("turned", "b", 2.0), ("turned", "c", 3.0)]  # fmt: skip
     worth = pd.DataFrame(rows, columns=["study", "variant", "multiplier"]).assign(rate="one rate")
-    first, *_, correlation = orders.lines(worth, "here", "there")
+    first, *_, correlation = orders.of_studies(worth, "here", "there")
     assert first == "| `a` | 1.30 | 9.00 |"
     assert correlation == "Spearman's rank correlation: 1.00."
-    assert [*orders.lines(worth, "here", "turned")][-1] == "Spearman's rank correlation: -1.00."
+    turned = [*orders.of_studies(worth, "here", "turned")]
+    assert turned[-1] == "Spearman's rank correlation: -1.00."
     with pytest.raises(ConfigError, match="unknown study 'ther'"):
-        orders.multipliers(worth, "ther")
+        orders.column(worth, "ther", "multiplier")
+
+
+def test_the_order_of_a_study_is_compared_with_that_of_each_published_size():
+    """One of the 24 orders of four networks is that of the study, and one agrees least."""
+    rows = [("here", name, change) for name, change in zip("abcd", (-4, -3, -2, 1), strict=True)]
+    worth = pd.DataFrame(rows, columns=["study", "variant", "change"]).assign(rate="one rate")
+    below = {1e6: (0.4, 0.3, 0.2, -0.1), 2e6: (-0.1, 0.2, 0.3, 0.4), 3e6: (0.4, 0.3)}
+    rows = [(name, n, b) for n, bs in below.items() for name, b in zip("abcd", bs, strict=False)]
+    published = pd.DataFrame(rows, columns=["variant", "parameters", "below"])
+    header, first, *_, same, turned = orders.of_published(worth, "here", published)
+    assert header == "| network | here | 1.0 M | 2.0 M | 3.0 M |"
+    assert first == "| `a` | -4.00 % | 0.4000 | -0.1000 | 0.4000 |"
+    assert same == f"1.0 M: 4 networks, rho 1.00, p {1 / 24:.3f}."
+    assert turned == "2.0 M: 4 networks, rho -1.00, p 1.000."
 
 
 def test_losses_of_earlier_runs_stay_and_the_newest_of_a_run_counts(tmp_path, monkeypatch):
@@ -108,7 +123,9 @@ def test_the_document_has_the_numbers_of_the_tables():
     table = pd.read_csv(PROJECT / "benchmarks/ingredients.csv")
     lines = [*ingredients.lines(table), *against_plain.lines(table)]
     assert len(lines) == 10 + len(ingredients.PAIRS) + 23
-    lines += orders.lines(pd.read_csv(orders.WORTH), "corpus-python", "scale-6-layers")
+    lines += orders.of_studies(
+        pd.read_csv(orders.TABLES / "worth.csv"), "corpus-python", "scale-6-layers"
+    )
     assert [line for line in lines if line not in document] == []
 
 
