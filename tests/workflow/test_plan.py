@@ -16,7 +16,7 @@ from fathom_study.analysis.platforms import Platform
 from fathom_study.config import Cell, Compute, ConfigError, check_config
 from fathom_study.config.entries import RESERVED_NAMES
 from fathom_study.config.load import check_start, is_resolved, write_resolved
-from fathom_study.report.drawing.figure_manifest import figure_files, figures_at, places_of
+from fathom_study.report.drawing.figure_manifest import places_of
 from fathom_study.report.pages.reports import check_folder, kept_tables, why_left_out
 from fathom_study.runs.estimate import startup_seconds
 from fathom_study.runs.plan import DATA_READY, STARTED, Plan, shell_prefix
@@ -31,6 +31,7 @@ from tests.support.runs import (
     write_cell,
     write_manifest,
 )
+from tests.support.tables import step_times
 
 BOTH = ("torch", "mlx")
 WILDCARDS = {"study": "a", "depth": "4", "variant": "mhc", "backend": "torch", "seed": "1"}
@@ -155,20 +156,33 @@ def imported(*cells):
     return [SimpleNamespace(cell=cell, platform=CPU_PLATFORM) for cell in cells]
 
 
-def test_figures_of_a_platform_are_named_once_with_their_manifest():
-    there, figures = Platform("torch", CPU_PLATFORM), {"a": [SimpleNamespace(name="seen")]}
-    places = places_of(config_with(), [], imported(CELL, CELL))
-    files = figures_at("figures", figures, places)
-    assert files == figure_files(f"figures/a/{there}", figures["a"])
-    assert {Path(file).name for file in files} == {"seen.png", "seen.svg", "figures.json"}
-
-
 def test_a_platform_of_ladder_trainings_alone_has_no_figures():
     config = config_with(a={"ladder": {"baseline": [2]}})
     rung = next(cell for cell in config.cells() if cell.variant == "baseline_x200")
-    assert places_of(config, [rung], imported(rung)) == []
-    assert places_of(config, [], imported(rung, CELL)) == [("a", Platform("torch", CPU_PLATFORM))]
-    assert places_of(config, [rung, CELL]) == [("a", Platform("torch"))]
+    assert places_of(config, [rung], imported(rung)) == {}
+    there = ("a", Platform("torch", CPU_PLATFORM))
+    assert [*places_of(config, [], imported(rung, CELL, CELL))] == [there]
+    assert [*places_of(config, [rung, CELL])] == [("a", Platform("torch"))]
+
+
+def test_figures_of_step_multipliers_need_a_ladder_and_step_times_of_their_platform(tmp_path):
+    model = TEXT["model"] | {"wrap": "sublayer"}
+    config = config_with(a={**TEXT, "ladder": {"baseline": [2]}, "model": model})
+    rung = next(cell for cell in config.cells() if cell.variant == "baseline_x200")
+
+    def names(machine, cells, *runs):
+        row = {"variant": "mhc", "seconds": 1, "machine": machine, "width": 8}
+        times = machine and step_times(tmp_path, row)
+        known = config.model_copy(update={"step_times": times})
+        (figures,) = places_of(known, cells, imported(*runs)).values()
+        return {figure.name for figure in figures} & {"answer", "worth", "ladder"}
+
+    assert names(CPU_PLATFORM, [], CELL) == set()
+    assert names("another", [], CELL, rung) == {"worth", "ladder"}
+    assert names(CPU_PLATFORM, [], CELL, rung) == {"answer", "worth", "ladder"}
+    # A cell to train here is in a study whose whole ladder is trained, timed on this machine.
+    assert names("", [CELL]) == {"worth", "ladder"}
+    assert names("another", [CELL]) == {"answer", "worth", "ladder"}
 
 
 def test_a_forecast_has_the_time_and_why_runs_are_trained_again(tmp_path):

@@ -58,11 +58,10 @@ from fathom_study.report.drawing.figure_manifest import (
     OVERVIEW_TABLES,
     drawing_modules,
     figure_files,
-    figures_at,
     places_of,
     tables_of,
 )
-from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, find
+from fathom_study.report.figures import OF_A_CELL, figures_of, find
 from fathom_study.report.pages import reports
 from fathom_study.runs.bundle import refused_file
 from fathom_study.runs.code_hash import code_hash
@@ -134,8 +133,8 @@ BOARD = board_files(CONFIG.board)
 for file in STEP_TIMES:
     if not Path(file).is_file():
         fail(f"step_times: {file} is missing; make it with benchmarks/steps.py, or leave it out")
-# The figures of each study with runs, of all studies together, and of a cell.
-FIGURES = {name: or_exit(figures_of_study, CONFIG, name) for name in PLAN.studies}
+# The figures of each study on each platform, of all studies together, and of a cell.
+FIGURES = or_exit(places_of, CONFIG, PLAN.cells, PLAN.imported)
 OVERVIEW, CELL_FIGURES = [*figures_of("overview").values()], [*map(find, OF_A_CELL)]
 
 
@@ -145,7 +144,6 @@ wildcard_constraints:
     depth="[1-9][0-9]*",  # no leading zeros: 02 would be another folder for the same cell
     variant="[a-z0-9_]+",
     backend="[a-z]+",
-    platform="[a-z0-9-]+",
     seed="0|[1-9][0-9]*",
     dataset="|".join(PLAN.datasets) or "none",
 
@@ -206,8 +204,10 @@ def wanted():
 def figures_wanted(w):
     """The figures of all runs that count or are trained here, and the overview."""
     cells, _ = wanted()
-    of_runs = figures_at(f"{RESULTS}/figures", FIGURES, places_of(CONFIG, cells, PLAN.imported))
-    return of_runs + figure_files(f"{RESULTS}/figures/overview", OVERVIEW)
+    places = places_of(CONFIG, cells, PLAN.imported)
+    folders = {f"{study}/{at}": figures for (study, at), figures in places.items()}
+    folders["overview"] = OVERVIEW
+    return [f for at in folders for f in figure_files(f"{RESULTS}/figures/{at}", folders[at])]
 
 
 def where_results_are():

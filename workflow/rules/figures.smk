@@ -2,40 +2,43 @@
 #
 # The declarations in src/fathom_study/report/figures define the figures of each study.
 
-# A rule for each study: studies have different figures, and outputs cannot depend on a wildcard.
-for name, figures in FIGURES.items():
+# A rule for each job: figures differ, and outputs cannot depend on a wildcard. Snakemake itself has a
+# global `platform`.
+for (name, at), figures in FIGURES.items():
 
     rule:
         name:
-            f"figures_{name}".replace("-", "_")
+            f"figures_{name}_{at}".replace("-", "_")
         input:
             config=f"{RESULTS}/config.json",
             tables=tables_of(figures, Path(f"{RESULTS}/tables/studies/{name}")),
         output:
             in_report(
-                f"{RESULTS}/figures/{name}/{{platform}}",
+                f"{RESULTS}/figures/{name}/{at}",
                 figures,
                 category=name,
                 study=name,
-                platform="{platform}",
+                platform=at.name,
             ),
         log:
-            f"{RESULTS}/logs/figures/{name}-{{platform}}.log",
+            f"{RESULTS}/logs/figures/{name}-{at}.log",
         localrule: True
         conda:
             "../../envs/report.yaml"
         params:
             study=name,
+            platform=at.name,
+            only=[f"--only={f.name}" for f in figures],
             captions={f.label: f.caption for f in figures},
             code_hash=hash_for(PLAN.code_hash, *drawing_modules(figures)),
             tables=lambda w, input: str(Path(input.tables[0]).parents[2]),
             folder=subpath(output[0], parent=True),
         message:
-            f"figures_{name.replace('-', '_')} {{wildcards.platform}}"
+            f"figures_{name.replace('-', '_')} {at}"
         shell:
             "fathom figures --config {input.config:q} --study {params.study:q}"
-            " --platform {wildcards.platform:q} --tables {params.tables:q} --out {params.folder:q}"
-            " 2> {log:q}"
+            " --platform {params.platform:q} --tables {params.tables:q} --out {params.folder:q}"
+            " {params.only:q} 2> {log:q}"
 
 
 rule overview_figures:

@@ -62,14 +62,14 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
         return {}
     table = read_table(Path(config.step_times), REMEDY, name=STEP_TIMES)
     times = {}
+    work = {name: config.same_work(name) for name in config.studies.keys() & {*table["study"]}}
     for row in table.itertuples():
-        if row.study not in config.studies:
+        if row.study not in work:
             continue
-        study = config.studies[row.study]
+        study, first_of = config.studies[row.study], work[row.study]
         has_own_width = "width" in study.changes(row.variant).get("model", {})
         if (row.width > width_of(study)) != wider or (wider and has_own_width):
             continue
-        first_of = config.same_work(row.study)
         alike = [v for v, first in first_of.items() if first == row.variant]
         fields = {name: getattr(row, name, math.nan) for name in StepTime._fields}
         plain = config.plain(row.study)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import itertools
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from fathom.settings import Settings
 from fathom_study.analysis.platforms import Platform
+from fathom_study.analysis.step_times import read_step_times
 from fathom_study.config import Cell, Config
-from fathom_study.report.figures import Declaration, files_of
+from fathom_study.report.figures import Declaration, figures_of_study, files_of
 from fathom_study.runs.run import Run
 from fathom_study.system.files import sha256, write_json
 
@@ -76,35 +77,32 @@ def figure_files(folder: str | Path, figures: Iterable[Declaration]) -> list[str
     return [*files, f"{folder}/{FIGURE_MANIFEST}"]
 
 
-def figures_at(
-    folder: str,
-    figures: Mapping[str, Sequence[Declaration]],
-    places: Iterable[tuple[str, Platform]],
-) -> list[str]:
-    """The files of a study's figures on a platform, for each such place, below `folder`.
-
-    `figures`: by study.
-    """
-    files = (figure_files(f"{folder}/{study}/{at}", figures[study]) for study, at in places)
-    return [*itertools.chain(*files)]
-
-
 def places_of(
     config: Config, cells: Iterable[Cell], imported: Iterable[Run] = ()
-) -> list[tuple[str, Platform]]:
-    """Each study and platform with figures: those of cells trained here, and of imported runs.
+) -> dict[tuple[str, Platform], list[Declaration]]:
+    """The figures of each study on each platform: of cells trained here, and of imported runs.
 
-    No figure of steps shows ladder trainings: a platform with only those has no figures.
+    No figure of steps shows ladder trainings: a platform with only those has no figures. If none
+    was imported from a platform, it has no figure of step multipliers.
     """
-    measured = [(cell, Platform(cell.backend)) for cell in cells]
-    measured += [(run.cell, Platform(run.cell.backend, run.platform)) for run in imported]
-    return list(
-        dict.fromkeys(
-            (cell.study, platform)
-            for cell, platform in measured
-            if cell.variant not in config.studies[cell.study].ladder_trainings
-        )
-    )
+    variants: dict[tuple[str, Platform], set[str]] = defaultdict(set)
+    for cell in cells:
+        ladder = config.studies[cell.study].ladder_trainings
+        variants[cell.study, Platform(cell.backend)] |= {cell.variant, *ladder}
+    for run in imported:
+        variants[run.cell.study, Platform(run.cell.backend, run.platform)].add(run.cell.variant)
+    timed = {(study, platform) for study, _, _, platform in read_step_times(config)}
+    places = {}
+    for (study, at), trained in variants.items():
+        ladder = config.studies[study].ladder_trainings
+        if trained - ladder:
+            places[study, at] = [
+                one
+                for one in figures_of_study(config, study)
+                if (trained & ladder or "worth" not in one.reads)
+                and ((study, at.name) in timed or not one.timed)
+            ]
+    return places
 
 
 def drawing_modules(figures: Iterable[Declaration]) -> list[str]:

@@ -11,8 +11,8 @@ caption. The outputs and inputs of the workflow, the figures of the reports and 
 
 A task's `Presentation.figures` names such functions, or metrics. A metric needs no function: a step
 metric is drawn against step, a profile along its axis, a run metric against depth. `needs`,
-`depths` and `points` set the minimum content of a study; below it the figure would be empty and is
-not made.
+`depths`, `points` and `timed` set the minimum content of a study; below it the figure would be
+empty and is not made.
 
 Data that a figure can read, by the name of its parameter:
 
@@ -93,6 +93,8 @@ class Declaration:
     """Minimum number of depths; fewer would show no curve."""
     points: int = 1
     """Minimum number of points (variant × depth); fewer would compare nothing."""
+    timed: bool = False
+    """Whether it needs the table of step times to have the study, on the platform."""
     everywhere: bool = False
     """Whether every study has it."""
 
@@ -173,7 +175,7 @@ def _figure_of_metric(name: str) -> Declaration | None:
 
 
 def figures_of_study(config: Config, study: str) -> list[Declaration]:
-    """The figures of a study, the same on every platform, without those that would be empty."""
+    """The figures of a study, without those that would be empty on every platform."""
     return [declared for declared, why in _considered(config, study) if not why]
 
 

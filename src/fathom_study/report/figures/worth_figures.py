@@ -88,7 +88,7 @@ MOST_CONNECTIONS = 10
 """Maximum number of rows of `answer`."""
 
 
-@figure
+@figure(timed=True)
 def answer(worth: pd.DataFrame, title: str) -> Figure:
     """Does a connection save time? Time to the loss of the plain network, by how a step is counted.
 

@@ -30,7 +30,7 @@ from fathom_study.report.drawing.figure_manifest import (
     read_figure_manifest,
     tables_of,
 )
-from fathom_study.report.figures import OF_A_CELL, figures_of, figures_of_study, files_of
+from fathom_study.report.figures import OF_A_CELL, figures_of, files_of
 from fathom_study.report.integrity import kept
 from fathom_study.report.pages.page import PAGE, page_of, write_page
 from fathom_study.report.pages.paper import PAPER, paper_of, write_paper
@@ -246,8 +246,8 @@ def _figure_sets(config: Config, runs: Sequence[Run], tables: Path) -> Iterator[
     figures = Path(config.report_folder) / FIGURES
     local = [run for run in runs if _is_local(config, run)]
     others = [run for run in runs if run.status == "imported" and run not in local]
-    for study, platform in places_of(config, [run.cell for run in local], others):
-        declared = figures_of_study(config, study)
+    places = places_of(config, [run.cell for run in local], others)
+    for (study, platform), declared in places.items():
         names = tuple(figure.name for figure in declared)
         folder, of = figures / study / platform.name, title_of(study, platform)
         inputs = tables_of(declared, of_study(tables, study))
