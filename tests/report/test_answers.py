@@ -63,7 +63,7 @@ def effect(verdict, effect_=1.0, variant="mhc_paper", against="baseline_longer",
     } | changes  # fmt: skip
 
 
-SAME_TIME = "Does mHC beat a plain network with the same training time?"
+SAME_TIME = "Does mHC beat a plain network with about the same training time?"
 
 
 @pytest.mark.parametrize(
