@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,13 +23,14 @@ ROW = Row(
 )  # fmt: skip
 
 
-def page_of(*rows, **changes):
+def page_of(*rows, measured=(), **changes):
     found = rows_of(load_track("standard"), Path("no-board"), (), {}, *rows)._replace(**changes)
-    environment = environment_of(TEMPLATES, {"mhc": "mHC"})
+    environment = environment_of(TEMPLATES, {"mhc": "mHC", "cpu-a": "An A"})
     return fill(
         environment,
         "BOARD.md.j2",
         board=[found, TrackRows(load_track("gpu"), {}, [])],
+        measured=measured,
         docs="docs",
         board_link="board",
         confidence=95,
@@ -75,6 +77,15 @@ def test_a_row_has_its_costs_its_files_and_who_replicated_it():
 )
 def test_a_multiplier_without_an_interval_says_what_is_known(changes, text):
     assert text in lines_of(page_of(ROW._replace(**changes)))[1]
+
+
+def test_a_track_names_the_machine_of_its_step_times_and_how_far_they_scatter():
+    costs = (("cpu-a", 2.0, 1.5, 2.2), ("cpu-a", 1.0, 0.9, 1.3), ("", math.nan, math.nan, math.nan))
+    fields = ("machine", "cost", "cost_low", "cost_high")
+    worth = [dict(zip(fields, row, strict=True)) for row in costs]
+    studies = [SimpleNamespace(name=name, worth=lambda: worth) for name in ("released", "state")]
+    (line,) = [line for line in page_of(ROW, measured=studies).splitlines() if "timed in" in line]
+    assert "on An A." in line and "by up to 30 %" in line
 
 
 def test_names_of_others_are_text_and_a_withdrawn_row_leaves_a_line():

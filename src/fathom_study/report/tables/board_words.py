@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from fathom.connections.schemes import SCHEMES
 from fathom_study.board.rows import Row
 from fathom_study.report.tables.formatting import number
+from fathom_study.report.tables.records import Record
 from fathom_study.report.tables.worth_words import overhead
 
 GROUPS = {
@@ -47,6 +48,12 @@ def place_of_formula(connection: str) -> str:
 def cost_of_step(cost: float) -> str:
     """Cost of a step over the plain network's, as in '78 % more'; a dash if it is unknown."""
     return overhead(cost) or "–"
+
+
+def turns_apart(timed: Iterable[Record]) -> str:
+    """Largest difference of a cost in one turn from the median, as in '56 %'. Rows of worth.csv."""
+    ends = (row[end] / row["cost"] for row in timed for end in ("cost_low", "cost_high"))
+    return f"{max(abs(100 * end - 100) for end in ends):.0f} %"
 
 
 def seeds_of_asked(row: Row) -> str:
