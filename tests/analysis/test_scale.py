@@ -12,7 +12,7 @@ from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.scale import pooled_table, sizes_table
 from fathom_study.config import ConfigError
 from fathom_study.report.tables.records import records
-from fathom_study.report.tables.size_words import notes_on_sizes, present_scale
+from fathom_study.report.tables.size_words import notes_on_sizes, pooled_share, present_scale
 from tests.support.runs import CPU_PLATFORM, GPU_PLATFORM, config_with
 from tests.support.tables import T_ROUNDING, frame, half_width, run, step_times, table_of_worth
 
@@ -332,3 +332,10 @@ def test_published_sizes_are_shown_only_with_studies_over_sizes(tmp_path):
     file.write_text(PUBLISHED.replace("VARIANT", "mhd"), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"sizes\.0: unknown variant 'mhd'"):
         load_published(file, config())
+
+
+def test_a_multiplier_pooled_over_two_sizes_has_no_interval():
+    row = {"multiplier": 1.25, "low": 1.0, "high": 1.6}
+    assert pooled_share(row) == "20 % of the steps (0 to 38 %)"
+    row = {"multiplier": 1.25, "low": float("nan"), "high": float("nan")}
+    assert pooled_share(row) == "20 % of the steps, too few sizes for an interval"

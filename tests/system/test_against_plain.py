@@ -123,9 +123,12 @@ def test_the_document_has_the_numbers_of_the_tables():
     table = pd.read_csv(PROJECT / "benchmarks/ingredients.csv")
     lines = [*ingredients.lines(table), *against_plain.lines(table)]
     assert len(lines) == 10 + len(ingredients.PAIRS) + 23
-    lines += orders.of_studies(
-        pd.read_csv(orders.TABLES / "worth.csv"), "corpus-python", "scale-6-layers"
+    worth, published = (
+        pd.read_csv(orders.TABLES / f"{name}.csv") for name in ("worth", "published_sizes")
     )
+    lines += orders.of_studies(worth, "corpus-python", "scale-6-layers")
+    theirs = published[published["source"] == "connection-factory"]
+    lines += orders.of_published(worth, "scale-6-layers-4k", theirs)
     assert [line for line in lines if line not in document] == []
 
 

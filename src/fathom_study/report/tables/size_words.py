@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -127,6 +128,8 @@ def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain",
 
 def pooled_share(row: Record) -> str:
     """Steps saved, pooled over sizes, as in '12 % of the steps (9 to 14 %)'."""
+    if math.isnan(row["low"]):
+        return f"{saved(row['multiplier'])} % of the steps, too few sizes for an interval"
     share, low, high = (saved(row[name]) for name in ("multiplier", "low", "high"))
     return f"{share} % of the steps ({low} to {high} %)"
 
