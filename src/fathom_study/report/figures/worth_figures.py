@@ -97,7 +97,7 @@ def answer(worth: pd.DataFrame, title: str) -> Figure:
     interval, corrected for all comparisons of the question. Left of 1 a connection saves more than
     its steps cost. Left: with the steps timed on this machine. Right, hollow: whether it would pay
     with steps as fused kernels would run them at 4096 channels, an estimate that assumes the same
-    step multiplier there. Of all connections, those are drawn that are better after equal steps,
+    step multiplier there. Of all named schemes, those are drawn that are better after equal steps,
     then those with the least time; the table has all others, and those whose scores are the plain
     network's, which have no interval.
     """
