@@ -1,4 +1,4 @@
-"""The functions of `one_stream_vjp` on the CPU, in loops compiled by numba.
+"""The function of `one_stream_vjp` on the CPU, in loops compiled by numba.
 
 Arrays are contiguous NumPy arrays of one float type.
 """
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fathom.arithmetic.loops import norm_scales
 from fathom.operations.ops import CustomVJP
 from fathom.system.compiled import compiled
 
@@ -59,38 +58,6 @@ def orthogonal_update_backward(
     return of_x, of_y
 
 
-@compiled
-def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float) -> Results:
-    """(gain ∘ x scale [N, C], scale [N])."""
-    N, C = x.shape
-    normed, scales = np.empty_like(x), np.empty(N, x.dtype)
-    norm_scales(x, eps, scales)
-    for n in range(N):
-        scale = scales[n]
-        for c in range(C):
-            normed[n, c] = x[n, c] * scale * gain[c]
-    return normed, scales
-
-
-@compiled
-def rms_norm_backward(
-    x: np.ndarray, gain: np.ndarray, scales: np.ndarray, g: np.ndarray
-) -> Results:
-    """The gradients of x and of the gain."""
-    (N, C), kind = x.shape, x.dtype.type
-    of_x, of_gain = np.empty_like(x), np.zeros_like(gain)
-    for n in range(N):
-        scale, along = scales[n], kind(0)
-        for c in range(C):
-            along += g[n, c] * gain[c] * (x[n, c] * scale)
-        along /= kind(C)
-        for c in range(C):
-            normed = x[n, c] * scale
-            of_x[n, c] = scale * (g[n, c] * gain[c] - along * normed)
-            of_gain[c] += g[n, c] * normed
-    return of_x, of_gain
-
-
 @dataclass(frozen=True)
 class OrthogonalUpdate(CustomVJP):
     """`one_stream_vjp.OrthogonalUpdate`."""
@@ -103,17 +70,3 @@ class OrthogonalUpdate(CustomVJP):
 
     def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
         return orthogonal_update_backward(*xs, *saved, *gradients)
-
-
-@dataclass(frozen=True)
-class RmsNorm(CustomVJP):
-    """`one_stream_vjp.RmsNorm`."""
-
-    eps: float
-
-    def forward(self, ops: Ops, x: Array, gain: Array) -> tuple[Arrays, Arrays]:
-        normed, scales = rms_norm(x, gain, self.eps)
-        return (normed,), (scales,)
-
-    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
-        return rms_norm_backward(*xs, *saved, *gradients)

@@ -1,4 +1,4 @@
-"""An update and the norm of a single stream, each with a custom VJP."""
+"""The update of a single stream with a custom VJP."""
 
 from __future__ import annotations
 
@@ -36,28 +36,3 @@ class OrthogonalUpdate(CustomVJP):
         from fathom.arithmetic import one_stream_loops
 
         return one_stream_loops.OrthogonalUpdate(self.eps)
-
-
-@dataclass(frozen=True)
-class RmsNorm(CustomVJP):
-    """x [N, C], gain [C] → (gain ∘ x/√(mean of x² + eps) [N, C],)."""
-
-    loops_from = 0
-
-    eps: float
-
-    def forward(self, ops: Ops, x: Array, gain: Array) -> tuple[Arrays, Arrays]:
-        scale = 1 / ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + self.eps)
-        return (x * scale * gain,), (scale[:, 0],)
-
-    def backward(self, ops: Ops, xs: Iterable[Array], saved: Arrays, gradients: Arrays) -> Arrays:
-        (x, gain), (scale,), (g,) = xs, saved, gradients
-        scale = scale[:, None]
-        normed, of_normed = x * scale, g * gain
-        along = ops.sum(of_normed * normed, axis=-1, keepdims=True) / x.shape[1]
-        return scale * (of_normed - along * normed), ops.sum(g * normed, axis=0)
-
-    def compiled(self) -> CustomVJP:
-        from fathom.arithmetic import one_stream_loops
-
-        return one_stream_loops.RmsNorm(self.eps)

@@ -191,11 +191,11 @@ def by_example(ops: Ops, matrices: Array, shape: tuple[int, ...], S: int) -> Arr
     return ops.reshape(matrices, (batch_of(shape), -1, S, S))
 
 
-def by_row(ops: Ops, function: CustomVJP, xs: Sequence[Array], *others: Array) -> Array:
+def by_row(ops: Ops, function: CustomVJP, *xs: Array) -> Array:
     """The result […, C] of a function of rows [N, C], from xs […, C]."""
     *batch, C = xs[0].shape
     rows = (ops.reshape(x, (math.prod(batch), C)) for x in xs)
-    return ops.reshape(ops.custom_vjp(function, *rows, *others)[0], (*batch, C))
+    return ops.reshape(ops.custom_vjp(function, *rows)[0], (*batch, C))
 
 
 def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:

@@ -113,7 +113,7 @@ def _grown(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
 
 
 def _orthogonal(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
-    return by_row(ops, OrthogonalUpdate(n["eps"]), (x, y))
+    return by_row(ops, OrthogonalUpdate(n["eps"]), x, y)
 
 
 def _gru(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:

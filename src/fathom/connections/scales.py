@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fathom.arithmetic.one_stream_vjp import RmsNorm
+from fathom.arithmetic.gated_vjp import NormedStreams
 from fathom.connections.component_types import one_of_registry
-from fathom.connections.connection import ConnectionContext, by_row, root_mean_square
+from fathom.connections.connection import ConnectionContext, root_mean_square
 from fathom.init import Constant, CyclicRows, Normal, OneStream, Parameter
 from fathom.settings import Flag, Number, Registry, Settings
 
@@ -312,7 +312,9 @@ class GainNorm(NoNorm):
         return {"connection.norm_gain": Parameter(shape, Constant(1.0))}
 
     def normed(self, ops: Ops, gain: Array, x: Array) -> Array:
-        return by_row(ops, RmsNorm(self.eps), (x,), gain)
+        one = ops.reshape(x, (math.prod(x.shape[:-1]), 1, x.shape[-1]))
+        normed, _ = ops.custom_vjp(NormedStreams(self.eps), one, gain[None])
+        return ops.reshape(normed, x.shape)
 
 
 class SphereNorm(NoNorm):
