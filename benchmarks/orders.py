@@ -28,11 +28,15 @@ ALL_ORDERS = 10_000
 
 
 def column(worth: pd.DataFrame, study: str, name: str) -> pd.Series:
-    """A column of the rows at the common rate, by network. Raises ConfigError."""
+    """A column of the rows at the common rate, by network, of the platform with most networks.
+
+    Raises ConfigError.
+    """
     if study not in (names := worth["study"].unique()):
         raise ConfigError(unknown("study", study, names))
     rows = worth[(worth["study"] == study) & (worth["rate"] == ONE_RATE)]
-    return rows.set_index("variant")[name].dropna()
+    platform = rows["platform"].value_counts().idxmax()
+    return rows[rows["platform"] == platform].set_index("variant")[name].dropna()
 
 
 def correlation(pair: pd.DataFrame) -> float:

@@ -118,6 +118,19 @@ def test_design_has_a_row_per_size():
     assert sizes["best_tried"][1:].isna().all()
 
 
+@pytest.mark.parametrize("beyond", [CPU_PLATFORM, GPU_PLATFORM])
+def test_of_two_platforms_with_as_many_seeds_that_with_fewer_outside_the_ladder_counts(beyond):
+    doublings = {CPU_PLATFORM: [0.4, 0.4, 0.4], GPU_PLATFORM: [0.4, 0.4, 0.4]}
+    doublings[beyond] = [0.4, 0.4, 1.2]  # the last rung has one doubling
+    rows = [*ladder("one", "baseline"), *ours("one", "mhc", [0.1, 0.2, 0.3])]
+    for machine, of in doublings.items():
+        rows += ladder("two", "baseline", machine=machine)
+        rows += ours("two", "mhc", of, machine=machine)
+    sizes = sizes_of(config(), frame(*rows))
+    assert sizes["outside"].tolist() == [0, 0]
+    assert beyond not in sizes["platform"][1]
+
+
 def table_with_a_long_training(doublings, ladder_of=("baseline",), width=64, timed="", **changes):
     """Table of a study with `width` channels, and one with 64 channels and 4 times the steps.
 

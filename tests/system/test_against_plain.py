@@ -83,7 +83,10 @@ def test_the_orders_of_two_studies_are_compared_by_their_ranks():
     rows = [("here", "a", 1.3), ("here", "b", 1.2), ("here", "c", 1.1), ("here", "alone", 2.0),
             ("there", "b", 5.0), ("there", "a", 9.0), ("there", "c", 4.0),
             ("turned", "a", 1.0), ("turned", "b", 2.0), ("turned", "c", 3.0)]  # fmt: skip
-    worth = pd.DataFrame(rows, columns=["study", "variant", "multiplier"]).assign(rate="one rate")
+    worth = pd.DataFrame(rows, columns=["study", "variant", "multiplier"])
+    worth = worth.assign(rate="one rate", platform="most")
+    # One of the networks again on another platform, which has fewer.
+    worth = pd.concat([worth.head(1).assign(multiplier=0.5, platform="fewer"), worth])
     first, *_, correlation = orders.of_studies(worth, "here", "there")
     assert first == "| `a` | 1.30 | 9.00 |"
     assert correlation == "Spearman's rank correlation: 1.00."
@@ -96,7 +99,8 @@ def test_the_orders_of_two_studies_are_compared_by_their_ranks():
 def test_the_order_of_a_study_is_compared_with_that_of_each_published_size():
     """One of the 24 orders of four networks is that of the study, and one agrees least."""
     rows = [("here", name, change) for name, change in zip("abcd", (-4, -3, -2, 1), strict=True)]
-    worth = pd.DataFrame(rows, columns=["study", "variant", "change"]).assign(rate="one rate")
+    worth = pd.DataFrame(rows, columns=["study", "variant", "change"])
+    worth = worth.assign(rate="one rate", platform="one")
     below = {1e6: (0.4, 0.3, 0.2, -0.1), 2e6: (-0.1, 0.2, 0.3, 0.4), 3e6: (0.4, 0.3)}
     rows = [(name, n, b) for n, bs in below.items() for name, b in zip("abcd", bs, strict=False)]
     published = pd.DataFrame(rows, columns=["variant", "parameters", "below"])

@@ -76,7 +76,7 @@ def sizes_table(
     _add_costs(sizes, config)
     sizes = [row | compare_costs(row) for row in sizes]
     chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(sizes, key=lambda row: -row["seeds"]):
+    for row in sorted(sizes, key=lambda row: (-row["seeds"], row["outside"])):
         chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
     read = [key[:2] for key, row in chosen.items() if row["answer"]]
     rows = sorted(
