@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fathom.arithmetic import boundary, boundary_loops, loops
+from fathom.arithmetic import boundary, boundary_loops, dense_loops, loops
 from fathom.arithmetic.custom_vjp import Adding, Mixing, MixingAndSum, NormedProduct, WeightedSum
+from fathom.arithmetic.dense_vjp import DenseReads
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.arithmetic.forms import PredictionForm
 from fathom.arithmetic.gated_vjp import GatedMean, NormedStreams
@@ -38,6 +39,7 @@ FUNCTIONS = [
     (InverseRms(0.1), arrays((N, M))),
     (SoftmaxRead(1, True), arrays((R, M), (I, N, M), (I, N))),
     (SoftmaxRead(3, False), arrays((R, M), (I, N, M), (I, N), (R, N, M), (R, 3, N))),
+    (DenseReads(), arrays((N, R, I), *[(N, M)] * I)),
     (OrthogonalUpdate(0.1), arrays((N, M), (N, M))),
     (Passes(alternating_sides(4, "rows"), 1e-12, 0.0), [np.exp(arrays((N, S, S))[0])]),
 ]
@@ -127,6 +129,14 @@ def test_loops_of_one_stream_equal_their_plain_formulas(connect_cpu, rows):
     ops, pair = connect_cpu("torch").ops, ((rows, 7), (rows, 7))
     assert_loops_equal_plain(ops, OrthogonalUpdate(0.1), arrays(*pair))
     assert_loops_equal_plain(ops, NormedStreams(0.1), arrays((rows, 1, 7), (1, 7)))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize("reads", [1, 4])
+@pytest.mark.parametrize("sources", [1, dense_loops.GROUP, dense_loops.GROUP + 1])
+def test_loops_of_dense_reads_equal_their_plain_formula(connect_cpu, rows, reads, sources):
+    inputs = arrays((rows, reads, sources), *[(rows, 7)] * sources)
+    assert_loops_equal_plain(connect_cpu("torch").ops, DenseReads(), inputs)
 
 
 def assert_loops_equal_plain(ops, one, inputs):

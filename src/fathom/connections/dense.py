@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import (
-    Apart,
-    Connection,
-    ConnectionContext,
-    Scheme,
-    root_mean_square,
-)
+from fathom.arithmetic.custom_vjp import NormedProduct
+from fathom.arithmetic.dense_vjp import DenseReads
+from fathom.connections.connection import Apart, Connection, ConnectionContext, Scheme
 from fathom.connections.depth_attention import refuse_without_attention
 from fathom.init import Constant, Normal, OneStream, Parameter
 from fathom.settings import Flag, Nullable, Number, Positive
@@ -69,7 +65,7 @@ class DenseState(NamedTuple):
 
     params: Params
     outputs: Arrays
-    """X_j […, C]"""
+    """X_j […, C]; those that were summed are [N, C]"""
     x: Array
     """[…, C]: the residual of the block that is open."""
     apart: Apart | None = None
@@ -169,16 +165,17 @@ class DynamicDense(DenseConnection):
         return parameters
 
     def summed(self, ops: Ops, state: DenseState, i: int) -> DenseState:
-        last, shape, ways = state.outputs[-1], state.x.shape, self.reads(i)
+        shape, ways = state.x.shape, self.reads(i)
         N, C = math.prod(shape[:-1]), self.context.width
         weights, hidden, dynamic = (
             state.params[f"connection.{name}_{i}"] for name in ("weights", "hidden", "dynamic")
         )
-        x = ops.reshape(last, (N, C))
-        normed = x / root_mean_square(ops, x, self.settings.eps)
-        per_token = ops.linear(ops.gelu(ops.linear(normed, hidden)), dynamic)
+        *earlier, last = (ops.reshape(x, (N, C)) for x in state.outputs)
+        product, last = ops.custom_vjp(NormedProduct(self.settings.eps), last, hidden)
+        per_token = ops.linear(ops.gelu(product), dynamic)
         weights = ops.reshape(per_token, (N, ways, i + 1)) + weights
-        stacked = ops.reshape(ops.stack(state.outputs), (i + 1, N, C))
-        sums = ops.matmul(weights, ops.transpose(stacked, (1, 0, 2)))
-        *own, x = (ops.reshape(y, shape) for y in ops.unstack(ops.transpose(sums, (1, 0, 2))))
-        return state._replace(x=x, apart=Apart(*own) if own else None)
+        results = ops.custom_vjp(DenseReads(), weights, *earlier, last)
+        *own, x = (ops.reshape(y, shape) for y in results[:ways])
+        return state._replace(
+            x=x, outputs=tuple(results[ways:]), apart=Apart(*own) if own else None
+        )
