@@ -5,7 +5,7 @@ import pytest
 
 from fathom.arithmetic import boundary, boundary_loops, dense_loops, loops
 from fathom.arithmetic.custom_vjp import Adding, Mixing, MixingAndSum, NormedProduct, WeightedSum
-from fathom.arithmetic.dense_vjp import DenseReads
+from fathom.arithmetic.dense_vjp import DynamicReads
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.arithmetic.forms import PredictionForm
 from fathom.arithmetic.gated_vjp import GatedMean, NormedStreams
@@ -39,7 +39,6 @@ FUNCTIONS = [
     (InverseRms(0.1), arrays((N, M))),
     (SoftmaxRead(1, True), arrays((R, M), (I, N, M), (I, N))),
     (SoftmaxRead(3, False), arrays((R, M), (I, N, M), (I, N), (R, N, M), (R, 3, N))),
-    (DenseReads(), arrays((N, R, I), *[(N, M)] * I)),
     (OrthogonalUpdate(0.1), arrays((N, M), (N, M))),
     (Passes(alternating_sides(4, "rows"), 1e-12, 0.0), [np.exp(arrays((N, S, S))[0])]),
 ]
@@ -134,9 +133,10 @@ def test_loops_of_one_stream_equal_their_plain_formulas(connect_cpu, rows):
 @pytest.mark.parametrize("rows", [0, 1, 5])
 @pytest.mark.parametrize("reads", [1, 4])
 @pytest.mark.parametrize("sources", [1, dense_loops.GROUP, dense_loops.GROUP + 1])
-def test_loops_of_dense_reads_equal_their_plain_formula(connect_cpu, rows, reads, sources):
-    inputs = arrays((rows, reads, sources), *[(rows, 7)] * sources)
-    assert_loops_equal_plain(connect_cpu("torch").ops, DenseReads(), inputs)
+def test_loops_of_dynamic_reads_equal_their_plain_formula(connect_cpu, rows, reads, sources):
+    weights = ((reads, sources), (3, 7), (reads * sources, 3))
+    inputs = arrays(*weights, *[(rows, 7)] * sources)
+    assert_loops_equal_plain(connect_cpu("torch").ops, DynamicReads(0.1), inputs)
 
 
 def assert_loops_equal_plain(ops, one, inputs):

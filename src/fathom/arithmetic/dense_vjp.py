@@ -1,27 +1,45 @@
-"""Weighted sums of many sources with a custom VJP."""
+"""Weighted sums of many sources, with weights of each token, with a custom VJP."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathom.operations.ops import Composed
+from fathom.arithmetic.custom_vjp import NormedProduct
+from fathom.operations.ops import CustomVJP
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
+    from fathom.operations.ops import Array, Arrays, Ops
 
 
-class DenseReads(Composed):
-    """Weights [N, W, I], I sources x [N, C] → (W reads Σ_i w_i x_i [N, C], the sources).
+@dataclass(frozen=True)
+class DynamicReads(CustomVJP):
+    """I sources x [N, C] → (W reads Σ_i w_i x_i [N, C], the sources).
 
-    The sources are returned for the next reader, as in `custom_vjp`.
+    Weights w [N, W, I] are a [W, I] + D gelu(V r) with V [K, C] and D [W·I, K]; r is the RMS norm
+    of the last source. Inputs are a, V, D, and the sources. The sources are returned for the next
+    reader, as in `custom_vjp`.
     """
 
-    def plain(self, ops: Ops, weights: Array, *sources: Array) -> Arrays:
+    is_composed = True
+
+    eps: float
+    """Added to the mean square."""
+
+    def plain(self, ops: Ops, a: Array, V: Array, D: Array, *sources: Array) -> Arrays:
+        *earlier, last = sources
+        product, last = ops.custom_vjp(NormedProduct(self.eps), last, V)
+        weights = ops.linear(ops.gelu(product), D)
+        weights = ops.reshape(weights, (last.shape[0], *a.shape)) + a
+        sources = (*earlier, last)
         by_token = ops.transpose(ops.stack(sources), (1, 0, 2))
         reads = ops.transpose(ops.matmul(weights, by_token), (1, 0, 2))
         return (*ops.unstack(reads), *sources)
 
+    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
+        return self.plain(ops, *xs), ()
+
     def compiled(self) -> CustomVJP:
         from fathom.arithmetic import dense_loops
 
-        return dense_loops.DenseReads()
+        return dense_loops.DynamicReads(self.eps)

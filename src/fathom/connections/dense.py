@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.arithmetic.custom_vjp import NormedProduct
-from fathom.arithmetic.dense_vjp import DenseReads
+from fathom.arithmetic.dense_vjp import DynamicReads
 from fathom.connections.connection import Apart, Connection, ConnectionContext, Scheme
 from fathom.connections.depth_attention import refuse_without_attention
 from fathom.init import Constant, Normal, OneStream, Parameter
@@ -170,11 +169,9 @@ class DynamicDense(DenseConnection):
         weights, hidden, dynamic = (
             state.params[f"connection.{name}_{i}"] for name in ("weights", "hidden", "dynamic")
         )
-        *earlier, last = (ops.reshape(x, (N, C)) for x in state.outputs)
-        product, last = ops.custom_vjp(NormedProduct(self.settings.eps), last, hidden)
-        per_token = ops.linear(ops.gelu(product), dynamic)
-        weights = ops.reshape(per_token, (N, ways, i + 1)) + weights
-        results = ops.custom_vjp(DenseReads(), weights, *earlier, last)
+        sources = (ops.reshape(x, (N, C)) for x in state.outputs)
+        reads = DynamicReads(self.settings.eps)
+        results = ops.custom_vjp(reads, weights, hidden, dynamic, *sources)
         *own, x = (ops.reshape(y, shape) for y in results[:ways])
         return state._replace(
             x=x, outputs=tuple(results[ways:]), apart=Apart(*own) if own else None

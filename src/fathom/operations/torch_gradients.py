@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor as is_batched
 from torch.autograd import forward_ad
@@ -113,10 +114,16 @@ class Product(CustomVJP):
 
 
 class HostOps(NumpyOps):
-    """Ops of NumPy arrays with PyTorch's matrix products, since NumPy's start their own threads."""
+    """Ops of NumPy arrays with PyTorch's matrix products, since NumPy's start their own threads.
+
+    And with its GELU, since NumPy has none.
+    """
 
     def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+
+    def gelu(self, x: np.ndarray) -> np.ndarray:
+        return F.gelu(torch.from_numpy(x)).numpy()
 
 
 HOST_OPS = HostOps()
