@@ -82,8 +82,12 @@ test-newest: ## the fast tests with the newest packages that pyproject.toml allo
 	$(NEWEST)/bin/python -m pip install --quiet $(PIP_ARGS) --editable '.[torch,mlx,workflow,dev]'
 	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Further cases of the fast tests.
+SLOW_CASES := $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 15
+
 test-slow: $(STAMP) ## examples of docs/extending, processes that preload, whole workflows
 	$(BIN)/python -m pytest tests/slow -n 2 --dist loadfile --durations 15
+	$(SLOW_CASES)
 
 # A folder of their own, seen by these tests alone. What else they import is in the environment.
 PEERS := $(VENV)/peers
@@ -115,9 +119,10 @@ test-faults: $(STAMP) ## kill trainings and workflows, damage files, fill a disk
 test-cluster: $(STAMP) ## run the workflow on a Slurm cluster of this machine, where Slurm is installed
 	$(BIN)/python -m pytest tests/cluster -rs
 
-test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster in one run, as CI does
+test-long: $(STAMP) ## test-slow, test-browser, test-faults and test-cluster as CI runs them
 	$(BESIDE) $(BIN)/python -m pytest tests/slow tests/browser tests/faults tests/cluster -n 2 \
 	  --dist loadfile --no-loadscope-reorder -rs --durations 15
+	$(BESIDE) $(SLOW_CASES)
 
 test-reference: $(STAMP) ## render results/reference elsewhere, compare, replay its runs
 	$(BIN)/python -m pytest tests/reference --durations 5

@@ -2,5 +2,4 @@
 
 from tests.library.conftest import framework, torch  # noqa: F401
 from tests.system.conftest import steps  # noqa: F401
-from tests.training.conftest import meta  # noqa: F401
 from tests.workflow.conftest import finished, fresh, untouched, workflow  # noqa: F401

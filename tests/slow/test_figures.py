@@ -6,7 +6,6 @@ import pytest
 
 from fathom_study import tasks
 from fathom_study.report.figures import save
-from tests.report import test_figures as quick
 from tests.report.test_figures import all_figures
 
 
@@ -30,8 +29,3 @@ def test_every_figure_fits_and_is_drawn_as_png_and_svg_for_every_task(task, dept
             space = legend.get_window_extent()
             assert page.bbox.containsx(space.x0) and page.bbox.containsx(space.x1), name
             assert not any(space.overlaps(ax.get_tightbbox()) for ax in page.axes), name
-
-
-test_figures_of_extreme_tables_show_neither_nan_nor_code_names = (
-    quick.test_figures_of_extreme_tables_show_neither_nan_nor_code_names.others
-)

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.library import test_library as quick
 from tests.library.frameworks import (
     INPUT,
     LAYERS,
@@ -238,7 +237,3 @@ def test_an_exported_pass_takes_any_length(torch, scheme):
         expected = network(x).detach()
         size = float(expected.abs().max())
         assert exported(x).detach().numpy() == pytest.approx(expected.numpy(), abs=1e-5 * size)
-
-
-test_trace_equals_the_oracle = quick.test_trace_equals_the_oracle.others
-test_gradients_equal_the_oracle = quick.test_gradients_equal_the_oracle.others

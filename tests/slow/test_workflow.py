@@ -14,7 +14,6 @@ import pytest
 from fathom_study.config import installed_backends, load_config
 from tests.support.project import only
 from tests.support.runs import read_csv, read_manifest, write_cell
-from tests.workflow import test_workflow as quick
 from tests.workflow.conftest import SMOKE, jobs_in, own_lines
 from tests.workflow.test_workflow import BROWSABLE, COMMANDS, PLANS, PRESET, SRC, rules
 
@@ -262,8 +261,3 @@ def test_without_images_all_else_is_made_and_tables_give_the_reason(fresh):
     cells = [(row["study"], row["status"], row["reason"]) for row in rows]
     assert ("fashion", "missing", "nothing answered") in cells
     assert ("depth-mlx", "measured", "") in cells
-
-
-test_a_mistake_is_refused_in_one_line_and_nothing_starts = (
-    quick.test_a_mistake_is_refused_in_one_line_and_nothing_starts.others
-)

@@ -1,9 +1,5 @@
 """Small specs, parameters, trainers and the float64 oracle; cases that are quick."""
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -35,26 +31,14 @@ NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": R
 """Schemes that each network refuses."""
 
 
-def quick_cases(names: str, cases: Mapping[str, tuple[Any, ...]], *quick: str) -> Callable:
-    """Parametrize a test by the cases named in `quick`; its `others` is the test of the rest.
-
-    `others` goes into tests/slow.
-    """
-    unknown = set(quick) - set(cases)
-    assert not unknown, unknown
-
-    def parametrized(test: Callable, chosen: Iterable[str]) -> Callable:
-        params = [pytest.param(*cases[name], id=name) for name in chosen]
-        return pytest.mark.parametrize(names, params)(test)
-
-    def decorate(test: Callable) -> Callable:
-        copy = functools.wraps(test)(lambda *given, **named: test(*given, **named))
-        others = parametrized(copy, [name for name in cases if name not in quick])
-        decorated = parametrized(test, [name for name in cases if name in quick])
-        decorated.others = others
-        return decorated
-
-    return decorate
+def quick_cases(names, cases, *quick):
+    """Parametrize a test by cases, of which those that `quick` does not name are marked slow."""
+    assert set(quick) <= set(cases), set(quick) - set(cases)
+    params = [
+        pytest.param(*values, id=name, marks=() if name in quick else pytest.mark.slow)
+        for name, values in cases.items()
+    ]
+    return pytest.mark.parametrize(names, params)
 
 
 # --- specs ---------------------------------------------------------------------------------------
