@@ -95,6 +95,25 @@ def make_spec(**changes):
     return config.spec(config.cells()[0])
 
 
+def arrays_of(batch):
+    """The inputs and targets of a batch, by name."""
+    return {**batch.inputs, "targets": batch.targets}
+
+
+def assert_depends_on_seed_and_step(drawn, **others):
+    """Check that arrays `drawn(step, **changes)` by name change with the seed and with the step.
+
+    Neither `others`, changes of a spec, nor earlier draws have an effect.
+    """
+    first = drawn(17, seed=4)
+    drawn(3, seed=4)
+    again = drawn(17, seed=4, **others)
+    for name, array in first.items():
+        assert (array == again[name]).all(), name
+        for other in (drawn(18, seed=4), drawn(17, seed=5)):
+            assert (array != other[name]).any(), name
+
+
 # --- parameters ----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,12 @@ from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
 from tests.support import naive
 from tests.support.gradients import assert_gradients, first_step
-from tests.support.specs import make_spec, parameters_off_symmetry, trainer_on
+from tests.support.specs import (
+    assert_depends_on_seed_and_step,
+    make_spec,
+    parameters_off_symmetry,
+    trainer_on,
+)
 
 # This τ and start mix streams, so that gates matter.
 MIXED = {"gate": {"noise": True}, "H_res": {"tau": 1, "start": {"off_diagonal": -1}}}
@@ -66,14 +71,12 @@ def test_gates_by_hand(backend):
 
 
 def test_noise_depends_on_seed_and_step_alone():
-    spec = noisy(seed=4, steps=20)
-    noise = noise_of(spec, 7)
-    assert noise.shape == (1, 4, 3)
-    noise_of(spec, 3)  # an earlier draw has no influence
-    again = noisy(seed=4, steps=20, backend="mlx", width=8, batch_size=3, lr=0.5)
-    assert (noise_of(again, 7) == noise).all()
-    assert (noise_of(spec, 8) != noise).any()
-    assert (noise_of(noisy(seed=5, steps=20), 7) != noise).any()
+    def drawn(step, **changes):
+        return {"noise": noise_of(noisy(steps=20, **changes), step)}
+
+    assert drawn(0)["noise"].shape == (1, 4, 3)
+    others = {"backend": "mlx", "width": 8, "batch_size": 3, "lr": 0.5}
+    assert_depends_on_seed_and_step(drawn, **others)
 
 
 def test_the_share_rises_over_the_first_tenth_of_the_steps():

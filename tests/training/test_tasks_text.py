@@ -16,7 +16,14 @@ from tests.support import naive
 from tests.support.commands import refusal
 from tests.support.datasets import put_texts
 from tests.support.runs import interrupt_at, numbers_of, read_manifest
-from tests.support.specs import end_of, make_spec, parameters_off_symmetry, trainer_on
+from tests.support.specs import (
+    arrays_of,
+    assert_depends_on_seed_and_step,
+    end_of,
+    make_spec,
+    parameters_off_symmetry,
+    trainer_on,
+)
 
 text = tasks.load("text")
 
@@ -90,15 +97,10 @@ def test_every_place_can_be_a_window_and_the_last_character_a_target(tmp_path):
 
 
 def test_a_batch_depends_on_seed_and_step_alone(spec_on):
-    other = {"backend": "mlx", "variant": "hc_paper", "depth": 4, "steps": 9, "lr": 0.5}
-    spec, again = spec_on(seed=4), spec_on(seed=4, **other)
-    text.batch(spec, 3)  # earlier draws have no effect
-    batch = text.batch(spec, 17)
-    inputs, targets = batch.inputs["tokens"], batch.targets
-    assert (inputs == text.batch(again, 17).inputs["tokens"]).all()
-    assert (targets == text.batch(again, 17).targets).all()
-    assert (inputs != text.batch(spec, 18).inputs["tokens"]).any()
-    assert (inputs != text.batch(spec_on(seed=5), 17).inputs["tokens"]).any()
+    others = {"backend": "mlx", "variant": "hc_paper", "depth": 4, "steps": 9, "lr": 0.5}
+    assert_depends_on_seed_and_step(
+        lambda step, **changes: arrays_of(text.batch(spec_on(**changes), step)), **others
+    )
 
 
 # --- held-out windows ----------------------------------------------------------------------------
