@@ -205,11 +205,6 @@ def test_a_variant_may_have_its_own_size_steps_optimizer_and_recipe():
     assert [study.of(v).steps for v in study.labels] == [100, 100, 400]
 
 
-def test_part_and_score_are_not_in_the_spec():
-    changed = spec_of("mhc", part="arms", score="training_loss")
-    assert changed.json() == spec_of("mhc").json()
-
-
 def test_check_names_data_that_training_would_not_find(tmp_path):
     model = {"length": 8, "width": 8, "heads": 2, "hidden": 8}
     model |= {"corpus": str(tmp_path / "mine"), "vocab": 7, "corpus_sha256": "0"}

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
 from fathom_study.metrics.scores import outcome
 from fathom_study.tasks import flow
@@ -89,12 +88,6 @@ def test_a_batch_lies_on_lines_from_noise_to_the_density():
     assert starts.mean(axis=0) == pytest.approx([0, 0], abs=5 / math.sqrt(512))
     assert starts.std(axis=0) == pytest.approx([1, 1], abs=5 / math.sqrt(2 * 512))
     assert (times.min() >= 0) & (times.max() < 1)
-
-
-def test_the_loss_is_the_mean_squared_distance_by_hand():
-    output = tasks.Output(np.array([[1.0, 2.0], [0.0, 0.0]]), None)
-    batch = tasks.Batch({}, np.array([[1.0, 0.0], [3.0, 4.0]]))
-    assert task.loss(NumpyOps(), output, batch) == (4 + 25) / 2
 
 
 def test_zero_velocity_has_the_chance_loss_and_score():
