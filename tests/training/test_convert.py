@@ -1,6 +1,7 @@
 """`fathom convert`: a trained plain network goes on with a connection, from the same loss."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fathom_study.config import installed_backends
 from fathom_study.runs.folder import WEIGHTS, read_rows, read_spec
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import validate_run
+from tests.support.runs import flipped
 from tests.support.specs import make_spec
 
 
@@ -85,14 +87,9 @@ def test_what_cannot_be_converted_is_refused(run, tmp_path, fathom, monkeypatch)
 
 def test_changed_weights_are_refused(run, tmp_path, fathom, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for file in run.glob("*.*"):
-        (copy / file.name).write_bytes(file.read_bytes())
+    copy = shutil.copytree(run, tmp_path / "copy")
     converted(copy, tmp_path / "new", "mhc_cycle", steps=1)
     spec = (tmp_path / "new" / "spec.json").read_text()
-    content = bytearray((copy / WEIGHTS).read_bytes())
-    content[-1] ^= 1
-    (copy / WEIGHTS).write_bytes(content)
+    (copy / WEIGHTS).write_bytes(flipped((copy / WEIGHTS).read_bytes()))
     status, _, errors = fathom("job", spec, "--out", "again")
     assert status == 1 and "differs from that of this training" in "\n".join(errors)

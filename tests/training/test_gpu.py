@@ -13,7 +13,6 @@ from fathom.connections.schemes import SCHEMES
 from fathom_study import backends, tasks
 from fathom_study.optimizers import ScheduledValues, schedule_at
 from fathom_study.spec import Muon
-from fathom_study.train import trainer_for
 from tests.support.specs import (
     NOT_AROUND,
     make_spec,
@@ -112,21 +111,19 @@ def test_a_step_mixes_no_devices_and_reads_nothing_back(meta, network, optimizer
             "optimizer": spec.optimizer.model_copy(update=OPTIMIZERS[optimizer]),
         }
         spec = spec.model_copy(update=changed)
-        problem = tasks.Problem(spec)
-        trainer = trainer_for(problem, meta, problem.initial_parameters())
+        trainer = trainer_on(meta, spec)
         trainer.step([tasks.example_batch(spec)] * spec.accumulate, schedule_at(spec, 0))
         kept = (*trainer.params.values(), *trainer.m.values(), *trainer.measured[0].values())
         assert {x.device.type for x in kept} == {"meta"}, scheme
-        saved = problem.network.connection.matrices(meta.ops, trainer.params)
+        saved = tasks.Problem(spec).network.connection.matrices(meta.ops, trainer.params)
         assert {x.device.type for x in saved.values()} <= {"meta"}, scheme
 
 
 def test_a_step_with_noise_and_several_batches_stays_on_its_device(meta):
     gate = {"kind": "learned", "noise": True}
     spec = make_spec(connection={"connection": "mhc_static", "gate": gate}, accumulate=2, depth=2)
-    problem = tasks.Problem(spec)
-    trainer = trainer_for(problem, meta, problem.initial_parameters())
-    trainer.step(problem.batches(0), schedule_at(spec, 0))
+    trainer = trainer_on(meta, spec)
+    trainer.step(tasks.Problem(spec).batches(0), schedule_at(spec, 0))
     assert {x.device.type for x in trainer.measured[0].values()} == {"meta"}
 
 

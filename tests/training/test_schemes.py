@@ -135,9 +135,7 @@ def connection_at(spec):
 
 
 def matrices_of(spec, params):
-    ops = NumpyOps()
-    exact = {name: ops.asarray(value) for name, value in params.items()}
-    return connection_at(spec).matrices(ops, exact)
+    return connection_at(spec).matrices(NumpyOps(), naive.exact(params))
 
 
 STATIC = [name for name in STREAMS if "coefficients" not in SCHEMES[name]]
