@@ -12,13 +12,14 @@ import getpass
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 PROGRAM = Path(__file__)
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
@@ -131,17 +132,13 @@ def wait_until(condition: Callable[[], bool], daemons: list[subprocess.Popen]) -
         time.sleep(0.1)
 
 
-def working_in(folder: Path) -> list[int]:
-    """IDs of the other processes whose working folder is this one or lies in it."""
-    processes = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            where = link.readlink()
-        except OSError:
-            continue  # ended, or of another user
-        if where.is_relative_to(folder):
-            processes.append(int(link.parent.name))
-    return [pid for pid in processes if pid != os.getpid()]
+def working_in(folder: Path) -> list[psutil.Process]:
+    """The other processes whose working folder is this one or lies in it."""
+    return [
+        process
+        for process in psutil.process_iter(["cwd"])  # None: of another user
+        if process.pid != os.getpid() and Path(process.info["cwd"] or "").is_relative_to(folder)
+    ]
 
 
 def end_all(folder: Path) -> None:
@@ -151,8 +148,8 @@ def end_all(folder: Path) -> None:
         if time.monotonic() > end:
             raise RuntimeError(f"processes {processes} do not end")
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                process.kill()
         time.sleep(0.1)
 
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 
+import psutil
 import pytest
 
 from tests.faults.projects import quickest_backend, the_cell, tiny_project
@@ -65,7 +66,7 @@ def test_kill_at_any_file_leaves_no_partial_run_and_no_mixture_with_an_older_run
         project = tiny_project(tmp_path / f"{rename} {moment}", backends=[backend], steps=25)
         cell = the_cell(project)
         assert project.validate(cell).status == "stale"
-        status, printed = project.run_forked("-c", DIE_AT_RENAME, str(rename), moment)
+        status, printed = project.run("-c", DIE_AT_RENAME, str(rename), moment)
         assert status == -signal.SIGKILL, printed
         named = rename - (moment == "before")
         # The old run loses its manifest before the first file of the new one has its name.
@@ -81,7 +82,7 @@ def test_kill_at_any_file_leaves_no_partial_run_and_no_mixture_with_an_older_run
         assert left == ARRIVED
     # No further file is renamed.
     project = tiny_project(tmp_path / "last", backends=[backend], steps=25)
-    status, _ = project.run_forked("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
+    status, _ = project.run("-c", DIE_AT_RENAME, str(FILES_WRITTEN + 1), moment)
     assert status == 0
 
 
@@ -95,18 +96,8 @@ def both(tmp_path):
 
 
 def workers_of(process):
-    done = subprocess.run(
-        ["pgrep", "-P", str(process.pid), "-f", "spawn_main"], capture_output=True, check=False
-    )
-    return [int(line) for line in done.stdout.split()]
-
-
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
 def begin_both(project):
@@ -121,7 +112,7 @@ def begin_both(project):
 def test_killed_worker_is_reported_in_one_line_per_cell(both):
     """The kill is that of a system out of memory."""
     process = begin_both(both)
-    os.kill(workers_of(process)[0], signal.SIGKILL)
+    workers_of(process)[0].kill()
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" not in printed
@@ -159,6 +150,6 @@ def test_workers_do_not_outlive_a_killed_train_all(both):
     try:
         process.communicate(timeout=30)  # ends when no process holds the pipe
     except subprocess.TimeoutExpired:
-        for pid in filter(is_running, workers):
-            os.kill(pid, signal.SIGKILL)
+        for worker in filter(psutil.Process.is_running, workers):
+            worker.kill()
         raise

@@ -1,12 +1,12 @@
 """A job in a preloaded process ends like a job that loads the framework itself."""
 
-import os
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fathom_study import preload
@@ -31,13 +31,11 @@ def started():
         f"preload.start({installed_backends()!r}, 'auto');"
         "print(os.environ[preload.FOLDER], flush=True); sys.stdin.read()"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield process, Path(process.stdout.readline().strip())
-    process.stdin.close()
-    process.wait()
-    process.stdout.close()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True
+    ) as process:
+        yield process, Path(process.stdout.readline().strip())
 
 
 @pytest.fixture(scope="module")
@@ -86,26 +84,13 @@ def environment(folder):
 def loaded(folder, backend):
     """Whether the preloaded process of a backend has loaded it: more than 50 MB in memory."""
     (process,) = processes_naming(f"{folder}/{backend}")
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") > 50e6
+    return process.memory_info().rss > 50e6
 
 
 def processes_naming(text):
-    """IDs of all processes with a text in their command line."""
-    processes = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in file.read_bytes():
-                processes.append(int(file.parent.name))
-        except OSError:
-            pass  # gone
-    return processes
-
-
-def start_of(process):
-    """Start time of a process in clock ticks; its ID gives no order, because IDs wrap around."""
-    _, _, fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")
-    return int(fields.split()[19])
+    """All processes with a text in their command line."""
+    every = psutil.process_iter(["cmdline"])
+    return [process for process in every if text in " ".join(process.info["cmdline"] or ())]
 
 
 @pytest.mark.parametrize("name", installed_backends())
@@ -123,7 +108,7 @@ def test_preloaded_run_equals_the_run_of_a_new_process(sockets, tmp_path, monkey
     assert environment(tmp_path / "preload") == environment(tmp_path / "own")
 
     (process,) = processes_naming(f"{sockets}/{name}")
-    assert len(list(Path(f"/proc/{process}/task").iterdir())) == 1  # a fork keeps no other thread
+    assert process.num_threads() == 1  # a fork keeps no other thread
 
 
 @pytest.fixture
@@ -150,7 +135,7 @@ def test_killing_a_job_ends_its_training(long_job, spec, tmp_path):
 
 def test_killing_a_training_fails_its_job(long_job):
     job, naming = long_job
-    os.kill(max(processes_naming(naming), key=start_of), signal.SIGKILL)
+    max(processes_naming(naming), key=psutil.Process.create_time).kill()
     _, printed = job.communicate(timeout=30)
     assert job.returncode == preload.KILLED
     assert "ended unexpectedly" in printed
