@@ -1,11 +1,10 @@
 """The workflow shows imported runs that a replay repeats."""
 
-import json
 import shutil
 
 from fathom_study.runs.folder import read_manifest as manifest_of
 from tests.support.commands import contents, shell
-from tests.support.runs import read_csv, read_manifest, seal, write_manifest
+from tests.support.runs import change_code, read_csv, shift
 
 STUDY = "depth-mlx/2L/mhc"
 CONFIGS = "-c config.yaml -c .test/config/config.yaml -c grid.yaml"
@@ -16,18 +15,8 @@ def carry(results, backend):
     made = results / "runs" / STUDY / backend / "seed0"
     carried = results / "imported" / manifest_of(made).platform / STUDY / backend / "seed0"
     shutil.copytree(made, carried)
-    manifest = read_manifest(carried)
-    manifest["code"]["fathom_study.train:train"] = "0" * 16
-    write_manifest(carried, manifest)
+    change_code(carried)
     return carried
-
-
-def falsify(run):
-    """Add a thousandth to the loss of the last step that a replay repeats."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows[2]["loss"] += 0.001
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seal(run)
 
 
 def imported_cells(results):
@@ -47,7 +36,7 @@ def test_repeated_runs_are_shown_and_differing_runs_left_out(workflow, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(workflow.folder / "src"))  # `fathom` runs the copy's code
     results = workflow.folder / "results/smoke"
     carried = {backend: carry(results, backend) for backend in ("torch", "mlx")}
-    falsify(carried["mlx"])
+    shift(carried["mlx"], step=2, by=0.001)  # the last step that a replay repeats
     inputs = contents(results / "imported")
     platform = manifest_of(carried["torch"]).platform
     assert "2 imported runs of other code are left out" in workflow.smoke("-n", "report").stderr

@@ -1,13 +1,12 @@
 """Run folders made by hand: every file and hash of a run, without training."""
 
 import copy
-import csv
-import gzip
 import json
 import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study.config import check_config
@@ -123,9 +122,7 @@ def numbers_of(folder):
 
 def read_csv(file):
     """The rows of a table, packed or not, as text."""
-    content = file.read_bytes()
-    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode()
-    return list(csv.DictReader(text.splitlines()))
+    return pd.read_csv(file, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def read_manifest(folder):
@@ -137,6 +134,13 @@ def write_manifest(folder, manifest):
     """Write a changed manifest with its new hash."""
     signed = {**manifest, "sha256": runs.manifest_hash(manifest)}
     (folder / "manifest.json").write_text(json.dumps(signed), encoding="utf-8")
+
+
+def change_code(folder):
+    """Make a run one of other code."""
+    manifest = read_manifest(folder)
+    manifest["code"]["fathom_study.train:train"] = "0" * 16
+    write_manifest(folder, manifest)
 
 
 def interrupt_at(steps):
