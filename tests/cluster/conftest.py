@@ -32,24 +32,14 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def new_folder():
-    """A function that makes folders for clusters; skips where Slurm is not installed."""
+def cluster():
+    """The cluster; skips where Slurm is not installed."""
     if names := missing_programs():
         pytest.skip(f"not installed: {', '.join(names)} (Debian: slurm-wlm and munge)")
-
-    def make():
-        # Not in pytest's folder: the path of a socket may have 107 characters, and munge requires
-        # that other users can reach it.
-        folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
-        folder.chmod(0o755)
-        return folder
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def cluster(new_folder):
-    folder = new_folder()
+    # Not in pytest's folder: the path of a socket may have 107 characters, and munge requires that
+    # other users can reach it.
+    folder = Path(tempfile.mkdtemp(prefix="fathom-slurm-"))
+    folder.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, PROGRAM, folder],
         stdin=subprocess.PIPE,

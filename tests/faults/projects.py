@@ -11,7 +11,6 @@ from pathlib import Path
 from fathom_study.config import installed_backends, load_config, read_yaml
 from fathom_study.runs.folder import run_folder
 from fathom_study.runs.validate import validate_run
-from tests.support.commands import server
 from tests.support.project import copy_project, only
 from tests.support.runs import TINY, numbers_of, read_csv, read_manifest, without_times
 
@@ -56,16 +55,9 @@ class Project:
         printed, _ = process.communicate(timeout=SECONDS)
         return process.returncode, printed
 
-    def run_forked(self, *arguments):
-        """The same in a fork of a process that has loaded the quickest backend."""
-        load = f"load_backend({quickest_backend()!r}, 'auto')"
-        done = server(f"from fathom_study.preload import load_backend; {load}")
-        done = done.run(*arguments, folder=self.folder)
-        return done.returncode, done.stdout + done.stderr
-
     def train_all(self, *arguments):
         """Train all remaining cells, without an error."""
-        status, printed = self.run_forked("-m", "fathom_study", "train-all", *arguments)
+        status, printed = self.run("-m", "fathom_study", "train-all", *arguments)
         assert status == 0, printed
         return printed
 

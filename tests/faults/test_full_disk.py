@@ -50,10 +50,6 @@ def assert_full(status, printed):
     return line
 
 
-def run_on_full_disk(project, *arguments):
-    assert_full(*project.run_forked("-m", "fathom_study", *arguments))
-
-
 def contents(folder):
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
@@ -90,7 +86,7 @@ def test_training_that_fills_the_disk_reports_it_and_spoils_nothing(trained, dis
     too_small = 0
     for free in range(0, DISK, STEP):
         fill(disk, free)
-        status, printed = trained.run_forked("-m", "fathom_study", "train-all")
+        status, printed = trained.run("-m", "fathom_study", "train-all")
         if status == 0:
             break
         too_small += 1
@@ -116,12 +112,12 @@ def test_training_that_fills_the_disk_reports_it_and_spoils_nothing(trained, dis
 
 def test_an_import_that_does_not_fit_leaves_nothing(trained, disk, tmp_path):
     bundle = str(tmp_path / "b.tar.xz")
-    assert trained.run_forked("-m", "fathom_study", "bundle", "create", "-o", bundle)[0] == 0
+    assert trained.run("-m", "fathom_study", "bundle", "create", "-o", bundle)[0] == 0
     fill(disk, 20 * KIB)
     before = contents(disk)
-    run_on_full_disk(trained, "bundle", "import", bundle)
+    assert_full(*trained.run("-m", "fathom_study", "bundle", "import", bundle))
     assert contents(disk) == before
     assert not any((disk / "results/imported").rglob("*"))
 
     (disk / "ballast").unlink()
-    assert trained.run_forked("-m", "fathom_study", "bundle", "import", bundle)[0] == 0
+    assert trained.run("-m", "fathom_study", "bundle", "import", bundle)[0] == 0

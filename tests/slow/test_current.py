@@ -17,7 +17,7 @@ from fathom_study.report.integrity.verify import verify
 from fathom_study.runs import folder as runs
 from fathom_study.runs.status import status_of
 from tests.support.commands import shell
-from tests.support.runs import read_csv, read_manifest, seal, write_manifest
+from tests.support.runs import change_code, read_csv, shift
 from tests.workflow.conftest import SMOKE, own_lines
 
 FILES = ("config.yaml", *SMOKE[1:])
@@ -56,9 +56,7 @@ def trained_again_by_hand(cell):
 
 
 def other_code(cell):
-    manifest = read_manifest(run_of(cell))
-    manifest["code"]["fathom_study.train:train"] = "0" * 16
-    write_manifest(run_of(cell), manifest)
+    change_code(run_of(cell))
 
 
 def truncated_with_its_old_time(cell):
@@ -89,11 +87,7 @@ def as_imported(cell):
 
 def imported_and_not_repeated(cell):
     """Import the run with another first loss, which today's code does not repeat."""
-    target = as_imported(cell)
-    rows = [json.loads(line) for line in (target / "metrics.jsonl").read_text().splitlines()]
-    rows[0]["loss"] += 0.1
-    (target / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    seal(target)
+    shift(as_imported(cell), step=0, by=0.1)
     cli.main(["replay", *OPTIONS])
 
 
@@ -155,7 +149,7 @@ def left_out():
 
 def tree(folder):
     """(time, content) of every file, except those that Snakemake and Python keep."""
-    own = (".snakemake", "__pycache__", "tools")
+    own = (".snakemake", "__pycache__")
     files = [f for f in folder.rglob("*") if f.is_file() and not set(f.parts) & set(own)]
     return {f: (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
 

@@ -3,12 +3,9 @@
 And read the contents of a folder.
 """
 
-import functools
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -45,12 +42,8 @@ def finished(*command, folder=None, text=None, **environment):
 
 
 def shell(block, folder):
-    """Stdout of a block of commands, run in a folder with this `fathom`; none may fail."""
-    tools = folder / "tools"
-    tools.mkdir(exist_ok=True)
-    (tools / "fathom").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fathom_study "$@"\n')
-    (tools / "fathom").chmod(0o755)
-    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    """Stdout of a block of commands, run in a folder with this environment; none may fail."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = finished("bash", "-e", "-c", block, folder=folder, PATH=path)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -62,37 +55,6 @@ def contents(folder):
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
     }
-
-
-class Server:
-    """Process that has run `code` and forks for each Python command, which starts at once."""
-
-    def __init__(self, code):
-        program = Path(__file__).with_name("forking_server.py")
-        self.process = subprocess.Popen(
-            [sys.executable, program, code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.files = {name: Path(tempfile.mkdtemp()) / name for name in ("stdout", "stderr")}
-
-    def run(self, *arguments, folder):
-        """Run `python ARGUMENTS` in a folder to its end."""
-        request = {
-            "arguments": list(map(str, arguments)), "folder": str(folder),
-            "environment": dict(os.environ), **{n: str(file) for n, file in self.files.items()},
-        }  # fmt: skip
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        status = int(self.process.stdout.readline())
-        texts = {name: file.read_text(errors="replace") for name, file in self.files.items()}
-        return subprocess.CompletedProcess(arguments, status, **texts)
-
-
-@functools.cache
-def server(code):
-    """Server shared within this pytest process; it ends with it, when its stdin closes."""
-    return Server(code)
 
 
 def wait_until(condition, process=None, seconds=300):

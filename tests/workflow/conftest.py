@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 from tests.support.commands import finished as ended
-from tests.support.commands import server
+from tests.support.forks import run_module
 from tests.support.project import copy_project, only
 
 SMOKE = ("--configfile", ".test/config/config.yaml", "grid.yaml")
@@ -43,13 +43,13 @@ class Workflow:
     said: str = ""
     """Standard error of the run that made the folder."""
 
-    def snakemake(self, *arguments, environment=None, folder="."):
+    def snakemake(self, *arguments, environment=None):
         """Run the real Snakemake, in a new process if `environment` is given."""
-        folder, command = (self.folder / folder).resolve(), ("-m", "snakemake", *arguments)
-        if environment is None and hasattr(os, "fork"):
-            # The server loads nothing of fathom: each fork finds it where its Snakefile does.
-            return server("import snakemake.cli").run(*command, folder=folder)
-        return ended(sys.executable, *command, folder=folder, **(environment or {}))
+        folder = self.folder.resolve()
+        if environment is None:
+            return run_module("snakemake", *arguments, folder=folder)
+        command = (sys.executable, "-m", "snakemake", *arguments)
+        return ended(*command, folder=folder, **environment)
 
     def smoke(self, *arguments):
         result = self.snakemake(*arguments, *SMOKE)
