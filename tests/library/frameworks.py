@@ -1,13 +1,12 @@
 """Connections as modules of either framework, under one interface."""
 
 import importlib
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 import pytest
 
-from fathom.library import type_name
+from fathom.library import connection_for, type_name
 from fathom_study.config import installed_backends
 
 
@@ -129,6 +128,15 @@ def installed(kind):
     return kind()
 
 
+def connection_of(scheme, layers, width, **sizes):
+    """The connection of a scheme, for functions that add nothing and take one input."""
+    sizes = {
+        "streams": 4, "seed": 0, "per_block": 1, "pooled_axes": 0, "has_residual": False,
+        "takes_apart": False, "start": None, **sizes,
+    }  # fmt: skip
+    return connection_for(scheme, layers=layers, width=width, **sizes)
+
+
 LAYERS, WIDTH, SHAPE = 3, 4, (2, 3, 4)
 
 
@@ -160,18 +168,16 @@ def moved(framework, scheme, dtype="float32", by=0.3, **sizes):
     return module, framework.values(module)
 
 
-def stepped(framework, module, functions, context=nullcontext, step=None, dtype="float32"):
+def stepped(framework, module, functions, step=None, dtype="float32"):
     """Output and gradients of a pass that calls each wrapped function through `step`."""
 
     def loss(x):
-        with context():
-            state = module.open(x)
-            for k, function in enumerate(functions):
-                wrapped = module.wrap(function, k)
-                state = wrapped(state) if step is None else step(wrapped, state)
-            out = module.close(state)
-        loss.out = out
-        return (out * out).sum()
+        state = module.open(x)
+        for k, function in enumerate(functions):
+            wrapped = module.wrap(function, k)
+            state = wrapped(state) if step is None else step(wrapped, state)
+        loss.out = module.close(state)
+        return (loss.out * loss.out).sum()
 
     gradients = framework.gradients(module, framework.array(INPUT, dtype), loss)
     return {**gradients, "out": framework.numpy(loss.out)}

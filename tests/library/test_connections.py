@@ -7,10 +7,13 @@ import pytest
 
 from fathom import init
 from fathom.connections.about import ABOUT
-from fathom.connections.connection import ConnectionContext, readout_shares, stream_spread
-from fathom.connections.schemes import SCHEMES, resolve
+from fathom.connections.connection import readout_shares, stream_spread
+from fathom.connections.schemes import SCHEMES
 from fathom.operations.numpy_ops import NumpyOps
+from tests.library.frameworks import connection_of
 from tests.support import naive
+
+WIDTH = 5
 
 # --- components by hand ---------------------------------------------------------------------------
 
@@ -44,7 +47,7 @@ UNITS = [
 @pytest.mark.parametrize(("middle", "pooled"), UNITS)
 def test_dynamic_connection_reports_metrics_of_its_units(backend, scheme, middle, pooled):
     """H_res averaged over units, H_res of the first of two examples, and readout weights."""
-    connection = at_site(scheme, pooled_axes=pooled)
+    connection = connection_of(scheme, 2, WIDTH, pooled_axes=pooled)
     params, x = moved(connection), np.random.default_rng(1).standard_normal((*middle, 5))
     exact = naive.connection_of({k: v.astype(np.float64) for k, v in params.items()})
     U = math.prod(middle[: len(middle) - pooled])
@@ -79,22 +82,15 @@ def test_shares_of_weights_that_differ_by_position(backend):
 def test_gate_per_stream_equals_one_gate_for_all_its_channels():
     """`per: stream` equals `per: channel` with equal rows of U for a stream's channels."""
     ops, x = NumpyOps(), np.random.default_rng(4).standard_normal((2, 5))
-    by_stream = at_site({"connection": "qwen4_exp", "per": "stream"})
+    by_stream = connection_of({"connection": "qwen4_exp", "per": "stream"}, 2, WIDTH)
     params = {name: ops.asarray(value) for name, value in moved(by_stream).items()}
     repeated = {**params, "connection.gate_up": params["connection.gate_up"].repeat(5, axis=1)}
+    by_channel = connection_of("qwen4_exp", 2, WIDTH)
     outputs = [
         connection.through(ops, values, x, tanh_layers(ops, 2), None)[0]
-        for connection, values in ((by_stream, params), (at_site("qwen4_exp"), repeated))
+        for connection, values in ((by_stream, params), (by_channel, repeated))
     ]
     assert outputs[0] == pytest.approx(outputs[1], rel=1e-13)
-
-
-def at_site(scheme, layers=2, width=5, pooled_axes=0, has_residual=False, streams=4):
-    """The connection of a scheme for `layers` functions."""
-    context = ConnectionContext(
-        layers, width, pooled_axes, has_residual, optional_norms=not has_residual
-    )
-    return resolve(scheme, SCHEMES, streams, "test").at(context)
 
 
 def moved(connection):
@@ -109,7 +105,7 @@ def moved(connection):
 # --- causal connections: sums over finished blocks ------------------------------------------------
 
 
-def tanh_layers(ops, depth, width=5):
+def tanh_layers(ops, depth, width=WIDTH):
     """Functions [2, C] → [2, C], each with its own matrix."""
     weights = np.random.default_rng(3).standard_normal((depth, width, width)) / math.sqrt(width)
     return [lambda x, w=w: ops.tanh(ops.linear(x, w)) for w in map(ops.asarray, weights)]
@@ -119,7 +115,7 @@ def tanh_layers(ops, depth, width=5):
 @pytest.mark.parametrize("depth", [1, 2, 3, 7, 8, 33])
 def test_sums_over_finished_blocks_equal_the_plain_sum(depth, has_residual):
     ops = NumpyOps()
-    connection = at_site("mhc_causal", depth, has_residual=has_residual)
+    connection = connection_of("mhc_causal", depth, WIDTH, has_residual=has_residual)
     params = {name: ops.asarray(value) for name, value in moved(connection).items()}
     x, layers = np.random.default_rng(4).standard_normal((2, 5)), tanh_layers(ops, depth)
     exact = naive.connection_of(params)
@@ -148,10 +144,10 @@ TOGETHER = {name: {"connection": name, "apart": off} for name, off in
 """Settings of schemes with separate q, k and v, for functions with one input."""
 
 
-def start_of(settings, eps=0.0, depth=8, width=16):
-    """The output of untrained layers and a last norm, in float64."""
-    ops = NumpyOps()
-    connection = at_site(settings, depth, width)
+def start_of(settings, eps):
+    """The output of eight untrained layers and a last norm, in float64."""
+    ops, depth, width = NumpyOps(), 8, 16
+    connection = connection_of(settings, depth, width)
     params = {n: ops.asarray(v) for n, v in init.draw(connection.parameters(), seed=0).items()}
 
     def normed(x):

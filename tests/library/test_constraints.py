@@ -15,11 +15,10 @@ LAYERS = 6
 """Number of wrapped functions, which sets the circulant's γ."""
 
 
-def logits_of(name, S, N=3, scale=1.0, seed=0):
-    """Random logits [N, …] of a family; None if it has none."""
+def logits_of(name, S):
+    """Random logits [3, …] of a family; None if it has none."""
     shape = CONSTRAINTS[name]().shape(S)
-    rng = np.random.default_rng([seed, S])
-    return scale * rng.standard_normal((N, *shape)) if shape else None
+    return np.random.default_rng(S).standard_normal((3, *shape)) if shape else None
 
 
 def matrices(ops, name, logits, S, **settings):

@@ -16,10 +16,9 @@ from fathom.connections.cost import (
     products,
 )
 from fathom.connections.schemes import SCHEMES
-from fathom.library import connection_for
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError
-from tests.library.frameworks import mixture
+from tests.library import frameworks
 from tests.support.commands import refusal
 
 TOKENS, WIDTH, BLOCKS = 5, 8, 4
@@ -27,11 +26,8 @@ LAYERS = 2 * BLOCKS
 
 
 def connection(scheme, width=WIDTH, layers=LAYERS, **sizes):
-    sizes = {
-        "streams": 4, "seed": 0, "per_block": 2, "pooled_axes": 0, "has_residual": False,
-        "takes_apart": True, "start": None, **sizes,
-    }  # fmt: skip
-    return connection_for(scheme, layers=layers, width=width, **sizes)
+    sizes = {"per_block": 2, "takes_apart": True, **sizes}
+    return frameworks.connection_of(scheme, layers, width, **sizes)
 
 
 def beyond_plain(scheme, **sizes):
@@ -67,7 +63,7 @@ def test_products_are_those_that_a_pass_computes(scheme):
     state = c.open(ops, params, np.ones((TOKENS, 16)))
     for k in range(LAYERS):
         read, state = c.read(ops, state, k)
-        state = c.write(ops, state, k, mixture(*read) if c.reads_apart(k) else read)
+        state = c.write(ops, state, k, frameworks.mixture(*read) if c.reads_apart(k) else read)
     c.close(ops, state)
     rows = LAYERS * 16 if scheme == "deep_delta" else 0  # a sum of products, without `linear`
     assert TOKENS * (products(c) - rows) == ops.done

@@ -83,8 +83,7 @@ def boundary_case(name, N, S, P, C=3):
         "post": SigmoidWeights(scale=2.0), "H": None, **BOUNDARIES[name],
     }  # fmt: skip
     one = boundary.Boundary(S, C, **settings)
-    has_matrix = one.mixes or name == "sinkhorn"
-    K = S if one.post is None else 2 * S + S * S * has_matrix
+    K = S if one.post is None else 2 * S + S * S * one.mixes
     rows, inputs = (K // S, C) if name == "per stream" else (K, S * C)
     c = 2 * S + S * S * one.mixes
     shapes = (N, S, P * C), (N, P * C), (N, c), (rows, inputs), (K,), (K,)

@@ -165,13 +165,13 @@ def drawn(*names):
     return dict.fromkeys(names, (0, 0.02))
 
 
-def dense(weights):
-    """Starts of dynamic sums over the outputs of all blocks so far."""
-    starts = {}
-    for i in range(1, L + 1):
-        starts |= {f"weights_{i}": (weights(i), 0), f"dynamic_{i}": (0, 0)}
-        starts[f"hidden_{i}"] = (0, 1 / math.sqrt(W))
-    return starts
+DENSE = {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)}
+"""Sums over the outputs of all blocks so far, of which the last one alone counts at first."""
+MUDD = DENSE | {
+    f"{name}_{i}": (0, std)
+    for i in range(1, L + 1)
+    for name, std in (("dynamic", 0), ("hidden", 1 / math.sqrt(W)))
+}
 
 
 RANK = W // 16
@@ -249,12 +249,9 @@ STARTS = {
     "inkling2": {"query": (0, 0)},
     "mhar": DEPTH_STARTS,
     "delta_attn_res": DEPTH_STARTS,
-    "denseformer": {f"weights_{i}": (np.eye(i + 1)[i], 0) for i in range(1, L + 1)},
-    "muddformer": dense(lambda i: np.eye(i + 1)[i]),
-    "muddformer_last": {
-        name: start for name, start in dense(lambda i: np.eye(i + 1)[i]).items()
-        if name.endswith((f"_{L - 1}", f"_{L}"))
-    },
+    "denseformer": DENSE,
+    "muddformer": MUDD,
+    "muddformer_last": {n: v for n, v in MUDD.items() if n.endswith((f"_{L - 1}", f"_{L}"))},
     "gmr_cyclic": {
         "gain": (1, 0), "read_bias": (CYCLE[:, :, None] * np.ones(W), 0), "write_bias": (0, 0),
         "down": (0, 1 / math.sqrt(3 * 4 * W)), "up_read": (0, 0), "up_write": (0, 0),

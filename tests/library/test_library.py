@@ -52,6 +52,14 @@ def oracle(module, values, x, end="close"):
     return connection.close(ops, state) if end == "close" else connection.trace(ops, params, state)
 
 
+def state_after(framework, module, x, dtype="float32"):
+    """State of a pass after all branches."""
+    state = module.open(framework.array(x, dtype))
+    for k, branch in enumerate(branches(framework, dtype)):
+        state = module.wrap(branch, k)(state)
+    return state
+
+
 # --- the same function ----------------------------------------------------------------------------
 
 PRECISION = {
@@ -75,10 +83,8 @@ def test_outputs_equal_the_oracle(framework, scheme):
 def test_trace_equals_the_oracle(framework, scheme):
     dtype, tolerance, *_ = PRECISION[framework.name]
     module, values = moved(framework, scheme, dtype)
-    state = module.open(framework.array(INPUT, dtype))
-    for k, branch in enumerate(branches(framework, dtype)):
-        state = module.wrap(branch, k)(state)
-    trace, expected = module.trace(state), oracle(module, values, INPUT, "trace")
+    trace = module.trace(state_after(framework, module, INPUT, dtype))
+    expected = oracle(module, values, INPUT, "trace")
     assert (trace is None) == (expected is None)
     for name, value in (trace or {}).items():
         exact = getattr(expected, name)
@@ -91,13 +97,9 @@ def test_trace_of_one_position_without_a_batch_axis(framework, scheme):
     module, _ = moved(framework, scheme, "float32")
     if module.connection.context.pooled_axes:
         pytest.skip("it averages over positions, so it needs their axis")
-    traces = []
-    for x in (INPUT[0, 0], INPUT[:1, :1]):
-        state = module.open(framework.array(x, "float32"))
-        for k, branch in enumerate(branches(framework, "float32")):
-            state = module.wrap(branch, k)(state)
-        traces.append(module.trace(state))
-    alone, batch = traces
+    alone, batch = (
+        module.trace(state_after(framework, module, x)) for x in (INPUT[0, 0], INPUT[:1, :1])
+    )
     for name in alone or ():
         expected = framework.numpy(batch[name])
         assert framework.numpy(alone[name]) == pytest.approx(expected.reshape(alone[name].shape))
@@ -105,10 +107,7 @@ def test_trace_of_one_position_without_a_batch_axis(framework, scheme):
 
 def test_trace_without_positions_is_one_line(framework):
     module = framework.module("mhc_paper", LAYERS, WIDTH)
-    state = module.open(framework.array(INPUT[:0]))
-    for k, branch in enumerate(branches(framework, "float32")):
-        state = module.wrap(branch, k)(state)
-    said = refusal(module.trace, state, error=ValueError)
+    said = refusal(module.trace, state_after(framework, module, INPUT[:0]), error=ValueError)
     assert said == "the input has no positions to average over: [0, 3, 4]"
 
 

@@ -3,26 +3,22 @@
 import numpy as np
 import pytest
 
-from fathom.connections.connection import ConnectionContext
 from fathom.connections.rules import RULES
-from fathom.connections.schemes import SCHEMES, resolve
 from fathom.operations.numpy_ops import NumpyOps
 from fathom.settings import ConfigError
 from fathom_study.optimizers import optimizer_config
 from fathom_study.tasks import Problem
-from tests.library.test_connections import moved, tanh_layers
+from tests.library import frameworks
+from tests.library.test_connections import WIDTH, moved, tanh_layers
 from tests.support import naive
 from tests.support.gradients import STEADY
-from tests.support.specs import make_spec, parameters_of, trainer_on
+from tests.support.specs import OF_OWN_SUM, make_spec, parameters_of, trainer_on
 
-WIDTH = 5
 OPS = NumpyOps()
-OF_OWN_SUM = [name for name, rule in RULES.items() if rule.needs_own_sum]
 
 
-def connection_of(settings, layers, per_block=1, has_residual=False):
-    context = ConnectionContext(layers, WIDTH, 0, has_residual, per_block, optional_norms=True)
-    return resolve(settings, SCHEMES, 4, "test").at(context)
+def connection_of(settings, layers, per_block=1, **sizes):
+    return frameworks.connection_of(settings, layers, WIDTH, per_block=per_block, **sizes)
 
 
 def passed(connection, params, x, layers, noise=None):

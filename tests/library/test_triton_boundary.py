@@ -16,11 +16,11 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="needs Triton, which PyTorch for CUDA installs")
 
 from fathom.arithmetic import fused, loops, sinkhorn
-from fathom.library import connection_for
 from fathom.operations import torch_ops, triton_boundary
 from fathom.operations.torch_gradients import CustomVJPFunction
 from fathom.operations.torch_ops import TorchOps
 from fathom.torch import ResidualConnection
+from tests.library.frameworks import connection_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SINKHORN, IDENTITY = "mhc_paper", "mhc_identity_cycle"
@@ -59,15 +59,11 @@ class PlainOps(TorchOps):
 
 
 def boundary_of(scheme, streams, width, name="between"):
-    connection = connection_for(
-        scheme, layers=2, width=width, streams=streams, seed=0, per_block=1, pooled_axes=0,
-        has_residual=False, takes_apart=False, start=None,
-    )  # fmt: skip
-    return getattr(connection, name)
+    return getattr(connection_of(scheme, 2, width, streams=streams), name)
 
 
-def arguments(boundary, tokens, kept=None):
-    """x, y, c, φ, b and α in float64, at random; `kept`: coefficients that c has."""
+def arguments(boundary, tokens):
+    """x, y, c, φ, b and α in float64, at random."""
     S, M = boundary.streams, boundary.channels
     draw = torch.Generator().manual_seed(0)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fathom.connections.rules import RULES
 from fathom.connections.schemes import SCHEMES
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study.config import check_config
@@ -19,14 +20,12 @@ OF_EACH_KIND = (
 
 
 READ_APART = {"inkling2", "muddformer", "muddformer_last"}
-OF_SUBLAYERS = {
+OF_OWN_SUM = [name for name, rule in RULES.items() if rule.needs_own_sum]
+OF_SUBLAYERS = set(OF_OWN_SUM) | {
     name
     for name, row in SCHEMES.items()
     if row.get("kind") in ("gated", "gated_multi", "scaled", "frac")
-} | {
-    "resid_growth", "orthogonal", "gru_gate", "review", "deep_delta", "prores", "late_read",
-    "two_lanes",
-}  # fmt: skip
+}
 NOT_AROUND = {"block": OF_SUBLAYERS | READ_APART, "sublayer": set(), "images": READ_APART}
 """Schemes that each network refuses."""
 
