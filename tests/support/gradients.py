@@ -9,6 +9,7 @@ import numpy as np
 
 from fathom_study.optimizers import ScheduledValues, optimizer_config
 from fathom_study.tasks import Problem
+from fathom_study.train import step_rows
 
 STEADY = ScheduledValues(rate=1.0, momentum=0.0)
 """No schedule; with momentum 0, Muon's average is the gradient itself."""
@@ -17,12 +18,12 @@ H = 1e-6
 """Step h of central differences, whose rounding error is 1e-10."""
 
 
-def first_step(trainer, spec, batch, scheduled=STEADY):
+def first_step(trainer, spec, batch):
     """(Measurements of a trainer's first step, the gradient of each parameter by name).
 
     Averages start at zero: AdamW's is 1 − β1 times the clipped gradient, Muon's 1 − momentum times.
     """
-    trainer.step([batch], scheduled)
+    trainer.step([batch], STEADY)
     measured = {name: values[0] for name, values in trainer.collect().items()}
     state, update = trainer.state(), optimizer_config(spec, Problem(spec).network.parameters())
     norm = math.sqrt(np.square(measured["grad_norms"], dtype=np.float64).sum())
@@ -30,9 +31,16 @@ def first_step(trainer, spec, batch, scheduled=STEADY):
     return measured, {
         name: state[f"m.{name}"].astype(np.float64) / (clipped * (1 - kept))
         for group in update.groups
-        for kept in [scheduled.momentum if group.rule == "muon" else update.beta1]
+        for kept in [STEADY.momentum if group.rule == "muon" else update.beta1]
         for name in group.names
     }
+
+
+def first_row(trainer, problem, batches):
+    """The metrics of a trainer's first step, as metrics.jsonl has them."""
+    trainer.step(batches, STEADY)
+    (row,) = step_rows(problem, trainer.collect())
+    return row
 
 
 def assert_gradients(loss, params, result, rel, floor, together=()):

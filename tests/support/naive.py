@@ -83,13 +83,18 @@ def circulant(logits, gamma):
     return sum(c[k] * np.roll(np.eye(S), k, axis=0) for k in range(S))
 
 
-def orthostochastic(logits, steps=5):
-    """Newton–Schulz to the nearest orthogonal matrix; then the squares of its entries."""
-    X = logits / (math.sqrt(np.sum(logits**2)) + 1e-7)
-    for _ in range(steps):
+def newton_schulz(X, a, b, c):
+    """Five steps X ← a X + b A X + c A² X with A = X Xᵀ, towards the nearest orthogonal matrix."""
+    X = X / (math.sqrt(np.sum(X**2)) + 1e-7)
+    for _ in range(5):
         A = X @ X.T
-        X = 3 * X - 3.2 * A @ X + 1.2 * A @ A @ X
-    return X**2
+        X = a * X + b * A @ X + c * A @ A @ X
+    return X
+
+
+def orthostochastic(logits):
+    """Squares of the entries of a nearly orthogonal matrix."""
+    return newton_schulz(logits, 3, -3.2, 1.2) ** 2
 
 
 def mixing(name, logits, S, layers):
@@ -439,10 +444,10 @@ def frac_matrices(name, p, i, unit):
     return [a * h.reshape(b.shape) + b for a, h, b in zip(alpha, dynamic, b, strict=True)]
 
 
-def through_frac(name, p, x, layers, m=2):
-    """One stream split into m parts, which are mixed."""
+def through_frac(name, p, x, layers):
+    """One stream split into two parts, which are mixed."""
     for i, layer in enumerate(layers):
-        units = x.reshape(*x.shape[:2], m, -1)
+        units = x.reshape(*x.shape[:2], 2, -1)
         result = [frac_matrices(name, p, i, unit) for unit in units]
         pre, res, post = map(np.array, zip(*result, strict=True))
         y = layer(np.einsum("ust,untc->unsc", pre, units).reshape(x.shape))

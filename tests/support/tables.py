@@ -1,6 +1,7 @@
 """Tables made by hand, for tests of the code that reads them."""
 
 import math
+import statistics
 import zlib
 
 import pandas as pd
@@ -32,9 +33,7 @@ T_ROUNDING = 1e-8
 def half_width(values):
     """Half of the 95 % interval of the mean, from the formula and the printed table."""
     n = len(values)
-    mean = sum(values) / n
-    sd = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
-    return T975[n - 1] * sd / math.sqrt(n)
+    return T975[n - 1] * statistics.stdev(values) / math.sqrt(n)
 
 
 # --- rows of tables ------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import pytest
 from fathom.connections.schemes import SCHEMES
 from fathom_study import tasks
 from fathom_study.config import installed_backends
-from fathom_study.train import step_rows
-from tests.support.gradients import STEADY
+from tests.support.gradients import first_row
 from tests.support.specs import parameters_off_symmetry, trainer_on
 
 pytestmark = pytest.mark.usefixtures("steps")
@@ -32,9 +31,7 @@ def our_step(trainer, spec):
     """(initial parameters, (tokens, targets), row of metrics) of the first step."""
     problem = tasks.Problem(spec)
     batches = problem.batches(0)
-    trainer.step(batches, STEADY)
-    (row,) = step_rows(problem, trainer.collect())
-    batch = batches[0]
+    row, batch = first_row(trainer, problem, batches), batches[0]
     return problem.initial_parameters(), (batch.inputs["tokens"], batch.targets), row
 
 

@@ -13,9 +13,8 @@ from fathom_study.metrics.scores import Score, outcome
 from fathom_study.metrics.steps import Steps
 from fathom_study.models.gain import composite_gain
 from fathom_study.tasks import example_batch
-from fathom_study.train import step_rows
 from tests.support import naive
-from tests.support.gradients import STEADY
+from tests.support.gradients import first_row
 from tests.support.specs import make_spec, parameters_off_symmetry, trainer_on
 
 
@@ -188,9 +187,8 @@ def test_step_metrics_of_gates_logits_and_the_embedding(connect_cpu, variant, wr
     """These metrics use parameters alone: no gate in matrices, no dynamic part, no activation."""
     spec = make_spec(variant=variant, wrap=wrap, depth=depth)
     params, backend = parameters_off_symmetry(spec), connect_cpu("torch")
-    trainer = trainer_on(backend, spec, params)
-    trainer.step([example_batch(spec)], STEADY)
-    (row,) = step_rows(tasks.Problem(spec), trainer.collect())
+    batches = [example_batch(spec)]
+    row = first_row(trainer_on(backend, spec, params), tasks.Problem(spec), batches)
     p = {name: value.astype(float) for name, value in naive.connection_of(params).items()}
     logits = p["b_res"] if "b_res" in p else p["H_res"]
     matrices = np.array([naive.mixing(variant, logits[k], 4, 2 * depth) for k in layers])

@@ -10,9 +10,8 @@ from fathom.operations.ops import LARGE
 from fathom_study import tasks
 from fathom_study.models.gain import composite_gain
 from fathom_study.tasks import example_batch
-from fathom_study.train import step_rows
 from tests.support import naive
-from tests.support.gradients import STEADY
+from tests.support.gradients import first_row
 from tests.support.specs import (
     make_spec,
     oracle_forward,
@@ -44,14 +43,6 @@ def mixing_of(output):
     return None if output.mixed is None else output.mixed.H_res
 
 
-def first_row(backend, spec, params, batch):
-    """The metrics of step 0, as metrics.jsonl would hold them."""
-    trainer = trainer_on(backend, spec, params)
-    trainer.step([batch], STEADY)
-    (row,) = step_rows(tasks.Problem(spec), trainer.collect())
-    return row
-
-
 # --- both backends against the oracle, deep ------------------------------------------------------
 
 DEEP = 24
@@ -77,7 +68,7 @@ def test_a_deep_network_equals_the_oracle(backends_here, variant, recipe, moved)
         assert (H_res is None) == (variant == "baseline")
         if H_res is not None:
             assert H_res == pytest.approx(mixing, rel=3e-6)
-        row = first_row(backend, spec, params, batch)
+        row = first_row(trainer_on(backend, spec, params), tasks.Problem(spec), [batch])
         # A mean over 32 tokens of numbers near 4: a few roundings of float32.
         assert row["loss"] == pytest.approx(loss, rel=1e-6)
         # A relative error of 2e-7 in each of 24 factors is 2e-6 in the logarithm of the product.
@@ -107,7 +98,7 @@ def test_hc_at_48_layers_overflows_to_nan_on_torch_and_to_chance_on_mlx(backend,
     """The variance overflows: NaN on PyTorch, chance level on MLX; the gain stays finite."""
     spec = make_spec(variant="hc", depth=48, recipe=recipe)
     params, batch = parameters_of(spec), example_batch(spec)
-    row = first_row(backend, spec, params, batch)
+    row = first_row(trainer_on(backend, spec, params), tasks.Problem(spec), [batch])
     logits, H_res = backend_forward(backend, spec, params, batch.inputs)
     if backend.device.framework == "torch":
         assert math.isnan(row["loss"])

@@ -1,13 +1,11 @@
 """Muon: steps against loops in float64, parameter groups, and the momentum schedule."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fathom_study import tasks
-from fathom_study.config import Optimizer
 from fathom_study.optimizers import (
     OptimizerConfig,
     ParamGroup,
@@ -24,11 +22,7 @@ def textbook(G):
     """Five Newton-Schulz steps on one matrix, in float64."""
     if len(G) > len(G[0]):
         return textbook(G.T).T
-    X = G / (math.sqrt((G**2).sum()) + 1e-7)
-    for _ in range(5):
-        XXt = X @ X.T
-        X = 3.4445 * X - 4.7750 * XXt @ X + 2.0315 * XXt @ XXt @ X
-    return X
+    return naive.newton_schulz(G, 3.4445, -4.7750, 2.0315)
 
 
 def random(*shape, seed=0):
@@ -65,7 +59,7 @@ def gradients_at(step):
     return {name: rng.standard_normal(value.shape) for name, value in START.items()}
 
 
-def trained(backend, steps, trainer=None):
+def trained(backend, steps):
     """Trainer after `steps` on a loss whose gradients are the inputs."""
     ops = backend.ops
 
@@ -77,7 +71,7 @@ def trained(backend, steps, trainer=None):
         loss = sum(products[1:], products[0])
         return loss, {"logits_finite": ops.all_finite(loss)}
 
-    trainer = trainer or backend.trainer(START, objective, UPDATE)
+    trainer = backend.trainer(START, objective, UPDATE)
     for step in steps:
         inputs = {k: g.astype(np.float32) for k, g in gradients_at(step).items()}
         trainer.step([tasks.Batch(inputs, np.zeros(1, np.float32))], PACES[step])
@@ -167,11 +161,10 @@ def test_parameter_groups_of_the_study(variant, by_muon, by_adamw):
 
 
 def test_the_momentum_rises_linearly():
-    spec = SimpleNamespace(steps=1000, optimizer=Optimizer(lr=0.2, muon=Muon()))
+    spec = make_spec(steps=1000, muon={})
     momenta = [schedule_at(spec, step).momentum for step in (0, 150, 300, 301, 999)]
     assert momenta == pytest.approx([0.85, 0.9, 0.95, 0.95, 0.95])
     assert (Muon().lr, Muon().head_lr, Muon().reference_width) == (0.02, 0.004, 768)
-    quick = Muon(momentum=0.5, first_momentum=0.1, momentum_steps=4)
-    spec = SimpleNamespace(steps=9, optimizer=Optimizer(lr=0.2, muon=quick))
+    spec = make_spec(steps=9, muon={"momentum": 0.5, "first_momentum": 0.1, "momentum_steps": 4})
     momenta = [schedule_at(spec, step).momentum for step in range(6)]
     assert momenta == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])

@@ -1,7 +1,6 @@
 """AdamW of the trainers against the textbook in float64, decayed parameters, and schedules."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,10 +29,10 @@ def batch(step):
     return rng.normal(size=3).astype(np.float32), rng.normal(size=3).astype(np.float32)
 
 
-def take_step(trainer, *steps, scheduled=STEADY):
+def take_step(trainer, *steps):
     """Take one training step on the batches of `steps`."""
     batches = [tasks.Batch({"x": inputs}, targets) for inputs, targets in map(batch, steps)]
-    trainer.step(batches, scheduled)
+    trainer.step(batches, STEADY)
 
 
 def quadratic(ops):
@@ -53,7 +52,7 @@ def quadratic_gradient(params, inputs, targets):
     return {"w": error * inputs, "b": error.sum(axis=0)}
 
 
-def textbook_adamw(steps, bias_correction, hyper, decayed=("w", "b")):
+def textbook_adamw(steps, bias_correction, hyper, decayed):
     """(params, m, v) after `steps` steps, in float64."""
     params = {name: value.astype(np.float64) for name, value in START.items()}
     m = {name: np.zeros_like(value) for name, value in params.items()}
@@ -185,10 +184,9 @@ def test_the_learning_rate_by_hand():
 def test_a_rate_that_falls_linearly_over_the_final_share():
     """The last 20 % of 20 steps are four, and the first of these still has the full rate."""
     rates = [1.0] * 16 + [1.0, 0.75, 0.5, 0.25]
-    spec = SimpleNamespace(steps=20, optimizer=Optimizer(lr=1.0, schedule="linear_end"))
+    spec = make_spec(steps=20, schedule="linear_end")
     assert [schedule_at(spec, step).rate for step in range(20)] == pytest.approx(rates)
-    half = Optimizer(lr=1.0, schedule="linear_end", final_share=0.5, warmup_steps=2)
-    spec = SimpleNamespace(steps=8, optimizer=half)
+    spec = make_spec(steps=8, schedule="linear_end", final_share=0.5, warmup_steps=2)
     expected = [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     assert [schedule_at(spec, step).rate for step in range(8)] == pytest.approx(expected)
 
