@@ -30,16 +30,6 @@ text = tasks.load("text")
 SENTENCE = "to be or not to be that is the question whether tis nobler in the mind to suffer"
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered():
-    """Clear the caches of corpora, which are read once per process."""
-    for remembered in (module._planned, module._counted):
-        remembered.cache_clear()
-    yield
-    for remembered in (module._planned, module._counted):
-        remembered.cache_clear()
-
-
 def named(folder):
     """The settings that name a corpus, as `fathom corpus` prints them."""
     result = shakespeare.own(folder)
