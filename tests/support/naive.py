@@ -901,7 +901,7 @@ NETWORKS = {
 variant names the scheme."""
 
 
-# --- losses and AdamW -----------------------------------------------------------------------------
+# --- losses and optimisers ------------------------------------------------------------------------
 
 
 def cross_entropy(logits, targets):
@@ -921,9 +921,51 @@ def clipped(gradients, limit):
     return {name: g * min(1, limit / norm) for name, g in gradients.items()}
 
 
-def adamw(value, g, m, v, t, lr, beta1, beta2, eps, decay=0.0, bias_correction=True):
+def adamw(value, g, m, v, t, lr, beta1, beta2, eps, decay, bias_correction):
     """(value, m, v) after step t = 1, 2, … with the gradient g."""
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
     m_hat, v_hat = (m / (1 - beta1**t), v / (1 - beta2**t)) if bias_correction else (m, v)
     return value * (1 - lr * decay) - lr * m_hat / (np.sqrt(v_hat) + eps), m, v
+
+
+def orthogonalised(G):
+    """Muon's five steps on one matrix."""
+    if len(G) > len(G[0]):
+        return orthogonalised(G.T).T
+    return newton_schulz(G, 3.4445, -4.7750, 2.0315)
+
+
+def muon(value, g, m, lr, momentum, parts):
+    """(value, m) after a step with the gradient g; a layer is a stack of `parts` matrices."""
+    m, value = momentum * m + (1 - momentum) * g, value.copy()
+    for layer, nesterov in enumerate(momentum * m + (1 - momentum) * g):
+        matrices = np.split(nesterov, parts)
+        rows, columns = matrices[0].shape
+        step = np.concatenate([orthogonalised(matrix) for matrix in matrices])
+        value[layer] -= lr * math.sqrt(max(1, rows / columns)) * step
+    return value, m
+
+
+def optimised(start, update, gradients_at, paces):
+    """(parameters, m, v) after a step for each of `paces`, its rate and its momentum.
+
+    `update` has the groups of parameters; `gradients_at(step, params)` their gradients.
+    """
+    params = exact(start)
+    m, v = ({name: 0 * value for name, value in params.items()} for _ in range(2))
+    group_of = {name: group for group in update.groups for name in group.names}
+    for t, pace in enumerate(paces):
+        gradients = gradients_at(t, params)
+        if update.clip is not None:
+            gradients = clipped(gradients, update.clip)
+        for name, group in group_of.items():
+            before, lr = (params[name], gradients[name], m[name]), group.lr * pace.rate
+            if group.rule == "muon":
+                params[name], m[name] = muon(*before, lr, pace.momentum, group.parts)
+                continue
+            settings = lr, update.beta1, update.beta2, update.eps, group.decay
+            params[name], m[name], v[name] = adamw(
+                *before, v[name], t + 1, *settings, update.bias_correction
+            )
+    return params, m, v

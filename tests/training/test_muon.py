@@ -18,13 +18,6 @@ from tests.support import naive
 from tests.support.specs import make_spec, parameters_of
 
 
-def textbook(G):
-    """Five Newton-Schulz steps on one matrix, in float64."""
-    if len(G) > len(G[0]):
-        return textbook(G.T).T
-    return naive.newton_schulz(G, 3.4445, -4.7750, 2.0315)
-
-
 def random(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
@@ -39,9 +32,6 @@ START = {
     "head": random(3, 4, seed=5),
 }
 START = {name: value.astype(np.float32) for name, value in START.items()}
-MATRICES = {"tall": 1, "wide": 1, "qkv": 3}
-"""Number of matrices stacked by rows in each layer of a parameter."""
-RATES = {"b": 0.3, "head": 0.05}
 UPDATE = OptimizerConfig(
     groups=(
         ParamGroup(("tall", "wide"), "muon", lr=0.02, decay=0.0),
@@ -54,7 +44,7 @@ UPDATE = OptimizerConfig(
 PACES = [ScheduledValues(1.0, 0.85), ScheduledValues(0.5, 0.9), ScheduledValues(0.25, 0.95)]
 
 
-def gradients_at(step):
+def gradients_at(step, params=None):
     rng = np.random.default_rng([9, step])
     return {name: rng.standard_normal(value.shape) for name, value in START.items()}
 
@@ -78,34 +68,9 @@ def trained(backend, steps):
     return trainer
 
 
-def textbook_steps(count):
-    """(parameters, averages) after `count` steps, in float64, one matrix at a time."""
-    params = {name: value.astype(np.float64) for name, value in START.items()}
-    m = {name: np.zeros_like(value) for name, value in params.items()}
-    v = {name: np.zeros_like(value) for name, value in params.items()}
-    for t in range(count):
-        (rate, momentum), gradients = (PACES[t].rate, PACES[t].momentum), gradients_at(t)
-        for name, g in naive.clipped(gradients, 2.0).items():
-            if name in RATES:
-                decay = 0.2 if name == "head" else 0.0
-                settings = t + 1, RATES[name] * rate, 0.8, 0.95, 1e-3, decay
-                moved = naive.adamw(params[name], g, m[name], v[name], *settings)
-                params[name], m[name], v[name] = moved
-                continue
-            m[name] = momentum * m[name] + (1 - momentum) * g
-            nesterov = momentum * m[name] + (1 - momentum) * g
-            for layer in range(len(g)):
-                parts = np.split(nesterov[layer], MATRICES[name])
-                rows, columns = parts[0].shape
-                lr = 0.02 * rate * math.sqrt(max(1, rows / columns))
-                step = np.concatenate([textbook(part) for part in parts])
-                params[name][layer] = params[name][layer] - lr * step
-    return params, m
-
-
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_step_equals_the_textbook(backend, steps):
-    params, averages = textbook_steps(steps)
+    params, averages, _ = naive.optimised(START, UPDATE, gradients_at, PACES[:steps])
     state = trained(backend, range(steps)).state()
     for name in START:
         assert state[f"param.{name}"] == pytest.approx(params[name], abs=5e-6), name

@@ -52,35 +52,20 @@ def quadratic_gradient(params, inputs, targets):
     return {"w": error * inputs, "b": error.sum(axis=0)}
 
 
-def textbook_adamw(steps, bias_correction, hyper, decayed):
-    """(params, m, v) after `steps` steps, in float64."""
-    params = {name: value.astype(np.float64) for name, value in START.items()}
-    m = {name: np.zeros_like(value) for name, value in params.items()}
-    v = {name: np.zeros_like(value) for name, value in params.items()}
-    for t in range(1, steps + 1):
-        gradient = quadratic_gradient(params, *batch(t - 1))
-        if hyper.clip is not None:
-            gradient = naive.clipped(gradient, hyper.clip)
-        for name, g in gradient.items():
-            settings = (hyper.lr, hyper.beta1, hyper.beta2, hyper.eps)
-            decay = hyper.weight_decay if name in decayed else 0.0
-            params[name], m[name], v[name] = naive.adamw(
-                params[name], g, m[name], v[name], t, *settings, decay, bias_correction
-            )
-    return params, m, v
-
-
-def trainer_of(backend, bias_correction=True, hyper=OPTIMIZER, decayed=("w", "b")):
-    """A trainer of both parameters by AdamW, with decay of those in `decayed`."""
+def update_of(bias_correction=True, hyper=OPTIMIZER, decayed=("w", "b")):
+    """AdamW of both parameters, with decay of those in `decayed`."""
     decays = {name: hyper.weight_decay if name in decayed else 0.0 for name in START}
     groups = tuple(ParamGroup((name,), "adamw", hyper.lr, decay) for name, decay in decays.items())
     betas = {"beta1": hyper.beta1, "beta2": hyper.beta2, "eps": hyper.eps}
-    update = OptimizerConfig(groups, **betas, bias_correction=bias_correction, clip=hyper.clip)
+    return OptimizerConfig(groups, **betas, bias_correction=bias_correction, clip=hyper.clip)
+
+
+def trainer_of(backend, update):
     return backend.trainer(START, quadratic(backend.ops), update)
 
 
-def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER, decayed=("w", "b")):
-    trainer = trainer_of(backend, bias_correction, hyper, decayed)
+def trained(backend, steps, update):
+    trainer = trainer_of(backend, update)
     for step in range(steps):
         take_step(trainer, step)
     return trainer
@@ -99,9 +84,10 @@ def trained(backend, steps, bias_correction=True, hyper=OPTIMIZER, decayed=("w",
     ],
 )
 def test_first_steps_equal_the_textbook(backend, steps, bias_correction, decayed, clip):
-    hyper = OPTIMIZER.model_copy(update={"clip": clip})
-    expected = textbook_adamw(steps, bias_correction, hyper, decayed)
-    trainer = trained(backend, steps, bias_correction, hyper, decayed)
+    update = update_of(bias_correction, OPTIMIZER.model_copy(update={"clip": clip}), decayed)
+    gradients_at = lambda step, params: quadratic_gradient(params, *batch(step))  # noqa: E731
+    expected = naive.optimised(START, update, gradients_at, [STEADY] * steps)
+    trainer = trained(backend, steps, update)
     state = trainer.state()
     for kind, values in zip(("param", "m", "v"), expected, strict=True):
         for name, value in values.items():
@@ -152,7 +138,7 @@ def decayed(spec):
 
 
 def test_outputs_of_a_trainer_are_current_and_do_not_change_later(backend):
-    trainer = trained(backend, 2)
+    trainer = trained(backend, 2, update_of())
     assert trainer.collect()["loss"].shape == (2,)
     state, params = trainer.state(), trainer.parameters()
     before = {name: value.copy() for name, value in state.items()}
@@ -196,7 +182,7 @@ def test_a_rate_that_falls_linearly_over_the_final_share():
 
 def test_batches_of_one_step_are_averaged(backend):
     """Loss and gradients of a step are the means over its batches, by hand."""
-    trainer = trainer_of(backend)
+    trainer = trainer_of(backend, update_of())
     take_step(trainer, 0, 1, 2)
     losses, gradients = [], []
     for step in range(3):
@@ -216,7 +202,7 @@ def test_batches_of_one_step_are_averaged(backend):
 
 def test_clipping_applies_to_the_mean_of_the_batches(backend):
     hyper = OPTIMIZER.model_copy(update={"clip": 0.5, "beta1": 0.0})
-    trainer = trainer_of(backend, hyper=hyper)
+    trainer = trainer_of(backend, update_of(hyper=hyper))
     take_step(trainer, 0, 1, 2)
     state = trainer.state()
     norm = math.sqrt(sum((state[f"m.{name}"] ** 2).sum() for name in START))
@@ -226,7 +212,7 @@ def test_clipping_applies_to_the_mean_of_the_batches(backend):
 def test_nonfinite_logits_of_one_batch_are_detected(backend):
     """Each batch is tested, also if the last batch of the step is finite."""
     for k in range(3):
-        trainer = trainer_of(backend)
+        trainer = trainer_of(backend, update_of())
         batches = [tasks.Batch({"x": inputs}, targets) for inputs, targets in map(batch, range(3))]
         batches[k].inputs["x"][0] = np.inf
         trainer.step(batches, STEADY)
