@@ -35,7 +35,7 @@ def pytest_addoption(parser):
 
 
 CONNECT = {
-    "backend", "backends_here", "connect_cpu", "framework", "torch", "fresh", "untouched",
+    "backend", "backends_here", "connect_cpu", "framework", "on_torch", "fresh", "untouched",
 }  # fmt: skip
 """Fixtures that depend on the installed frameworks."""
 DEPEND = {"installed_backends", "run_cell"}

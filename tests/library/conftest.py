@@ -12,5 +12,11 @@ def framework(request):
 
 
 @pytest.fixture
-def torch():
-    return installed(Torch).library
+def on_torch():
+    """PyTorch alone."""
+    return installed(Torch)
+
+
+@pytest.fixture
+def torch(on_torch):
+    return on_torch.library

@@ -22,7 +22,6 @@ from tests.library.frameworks import (
     WEIGHTS,
     WIDTH,
     Mlx,
-    Torch,
     branches,
     installed,
     mixture,
@@ -128,10 +127,10 @@ def test_gradients_equal_the_oracle(framework, scheme):
 @pytest.mark.parametrize(
     "scheme", [ADDED, "mhar", "attn_res_block", "mhc_identity", *OF_EACH_KIND], ids=str
 )
-def test_gradients_of_operations_equal_the_oracle(torch, monkeypatch, scheme):
+def test_gradients_of_operations_equal_the_oracle(on_torch, monkeypatch, scheme):
     """Without compiled loops, as on a GPU."""
     monkeypatch.setattr("fathom.operations.torch_ops.is_on_host", lambda x: False)
-    test_gradients_equal_the_oracle(Torch(), scheme)
+    test_gradients_equal_the_oracle(on_torch, scheme)
 
 
 def check_gradients(framework, module, functions, values, exact):
@@ -191,25 +190,22 @@ def of_some_channels(out):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("way", ["loops", "operations"])
-def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch, scheme, way):
+def test_second_derivatives_in_torch_are_slopes_of_the_first(on_torch, monkeypatch, scheme, way):
     """Derivative of a gradient penalty along a random direction, against differences of it."""
-    framework = Torch()
     if way == "operations":  # as on a GPU
         monkeypatch.setattr("fathom.operations.torch_ops.is_on_host", lambda x: False)
-    module = moved_little(framework, scheme, "float64")
-    functions, x = smooth_branches(framework, "float64"), framework.array(INPUT, "float64")
+    module = moved_little(on_torch, scheme, "float64")
+    functions, x = smooth_branches(on_torch, "float64"), on_torch.array(INPUT, "float64")
     loss = lambda x: of_some_channels(module(x, functions))  # noqa: E731
-    second = framework.second(module, x, loss)
+    second = on_torch.second(module, x, loss)
     rng = np.random.default_rng(5)
     along = {name: rng.standard_normal(value.shape) for name, value in second.items()}
 
     def penalty(h):
-        values = {name: value.copy() for name, value in framework.values(module).items()}
-        framework.load(module, {k: v + h * along[k] for k, v in values.items()})
-        gradients = framework.gradients(
-            module, x + h * framework.array(along["x"], "float64"), loss
-        )
-        framework.load(module, values)
+        values = {name: value.copy() for name, value in on_torch.values(module).items()}
+        on_torch.load(module, {k: v + h * along[k] for k, v in values.items()})
+        gradients = on_torch.gradients(module, x + h * on_torch.array(along["x"], "float64"), loss)
+        on_torch.load(module, values)
         return sum((g**2).sum() for g in gradients.values()) / 2
 
     h = 1e-6  # an error of h² from curvature, and of 1e-16/h from rounding
@@ -221,9 +217,9 @@ def test_second_derivatives_in_torch_are_slopes_of_the_first(torch, monkeypatch,
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_second_derivatives_in_mlx_equal_those_of_torch(torch, scheme):
+def test_second_derivatives_in_mlx_equal_those_of_torch(on_torch, scheme):
     second = {}
-    for framework, dtype in ((Torch(), "float64"), (installed(Mlx), "float32")):
+    for framework, dtype in ((on_torch, "float64"), (installed(Mlx), "float32")):
         module = moved_little(framework, scheme, dtype)
         functions = smooth_branches(framework, dtype)
         loss = partial(lambda m, f, x: of_some_channels(m(x, f)), module, functions)
@@ -352,16 +348,15 @@ def test_a_16_bit_network_has_streams_in_float32(framework, scheme, dtype):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_change_in_place_after_a_write_raises_or_is_harmless(torch, scheme):
+def test_a_change_in_place_after_a_write_raises_or_is_harmless(torch, on_torch, scheme):
     """PyTorch raises its own error, or gradients do not change."""
-    framework = Torch()
-    module, _ = moved(framework, scheme)
-    x = framework.array(INPUT)
+    module, _ = moved(on_torch, scheme)
+    x = on_torch.array(INPUT)
 
     def gradient(change):
         leaf, state = x.clone().requires_grad_(), None
         state = module.open(leaf)
-        for k, function in enumerate(branches(framework)):
+        for k, function in enumerate(branches(on_torch)):
             read, state = module.read(state, k)
             y = function(*read) if module.reads_apart(k) else function(read)
             y = y * 1  # tanh itself would raise
@@ -380,11 +375,10 @@ def test_a_change_in_place_after_a_write_raises_or_is_harmless(torch, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_backward_inside_autocast_equals_backward_outside(torch, scheme):
+def test_backward_inside_autocast_equals_backward_outside(torch, on_torch, scheme):
     """Tests the connection alone: its branches have no product that could be rounded."""
-    framework = Torch()
-    module, _ = moved(framework, scheme)
-    x, wanted = framework.array(INPUT).requires_grad_(), list(module.parameters())
+    module, _ = moved(on_torch, scheme)
+    x, wanted = on_torch.array(INPUT).requires_grad_(), list(module.parameters())
     take = partial(torch.autograd.grad, inputs=[x, *wanted], materialize_grads=True)
     loss = lambda: (module(x, [lambda *x: torch.tanh(mixture(*x))] * LAYERS) ** 2).sum()  # noqa: E731
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -396,11 +390,12 @@ def test_backward_inside_autocast_equals_backward_outside(torch, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(torch, scheme):
+def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(
+    torch, on_torch, scheme
+):
     """They may be parametrised or buffers. FSDP frees and reallocates a parameter's memory."""
-    framework = Torch()
-    module, values = moved(framework, scheme)
-    x, functions = framework.array(INPUT), branches(framework)
+    module, values = moved(on_torch, scheme)
+    x, functions = on_torch.array(INPUT), branches(on_torch)
     expected = module(x, functions)
     expected.sum().backward() if expected.requires_grad else None
     assert all(p.untyped_storage().resizable() for p in module.parameters())
@@ -410,7 +405,7 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
     size = float(expected.detach().abs().max())
     same = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5 * size)
     same(module(x, functions), expected)
-    plain, _ = moved(framework, scheme)
+    plain, _ = moved(on_torch, scheme)
     for name in values:
         kept = getattr(plain, name).detach()
         delattr(plain, name)
@@ -419,13 +414,12 @@ def test_parameters_are_found_by_their_names_and_their_memory_stays_resizable(to
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_a_reentrant_checkpoint_is_refused(torch):
+def test_a_reentrant_checkpoint_is_refused(on_torch):
     from torch.utils.checkpoint import checkpoint
 
-    framework = Torch()
-    module, _ = moved(framework, "mhc_paper")
-    state = module.open(framework.array(INPUT).requires_grad_())
-    state = checkpoint(module.wrap(branches(framework)[0], 0), state, use_reentrant=True)
+    module, _ = moved(on_torch, "mhc_paper")
+    state = module.open(on_torch.array(INPUT).requires_grad_())
+    state = checkpoint(module.wrap(branches(on_torch)[0], 0), state, use_reentrant=True)
     with pytest.raises(TypeError, match=r"unless use_reentrant=False$"):
         module.read(state, 1)
 
@@ -468,15 +462,14 @@ def test_a_gate_takes_noise_in_training(framework, kind):
     assert not np.array_equal(quiet, loud)
 
 
-def test_constants_cached_in_inference_mode_work_in_training(torch):
+def test_constants_cached_in_inference_mode_work_in_training(torch, on_torch):
     from fathom.torch import ResidualConnection, kept_ops
 
     kept_ops.cache_clear()
-    framework = Torch()
     module = ResidualConnection("mhc_uniform", LAYERS, WIDTH)
     with torch.inference_mode():
-        module(framework.array(INPUT), branches(framework))
-    result = stepped(framework, module, branches(framework))
+        module(on_torch.array(INPUT), branches(on_torch))
+    result = stepped(on_torch, module, branches(on_torch))
     assert all(np.isfinite(value).all() for value in result.values())
 
 
@@ -544,9 +537,9 @@ def test_noise_of_another_shape_is_one_line(framework):
     )
 
 
-def test_a_pass_that_began_without_gradients_does_not_lose_them_silently(torch):
+def test_a_pass_that_began_without_gradients_does_not_lose_them_silently(torch, on_torch):
     """Lower layers that are frozen: the parameters of later layers would get no gradient."""
-    module, x = Torch().module("mhc_paper", 2, WIDTH), torch.ones(2, WIDTH)
+    module, x = on_torch.module("mhc_paper", 2, WIDTH), torch.ones(2, WIDTH)
     with torch.no_grad():
         state = module.wrap(torch.tanh, 0)(module.open(x))
         whole = module.wrap(torch.tanh, 1)(state)

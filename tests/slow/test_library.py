@@ -14,7 +14,6 @@ from tests.library.frameworks import (
     LAYERS,
     SHAPE,
     WIDTH,
-    Torch,
     branches,
     mixture,
     moved,
@@ -72,15 +71,14 @@ def functional_uses(torch, call, x):
 
 @pytest.mark.parametrize("scheme", TRANSFORMED)
 @pytest.mark.filterwarnings("ignore")
-def test_tracing_and_transforms_are_correct_and_leave_no_state(torch, scheme):
+def test_tracing_and_transforms_are_correct_and_leave_no_state(torch, on_torch, scheme):
     from fathom.torch import kept_ops
 
     kept_ops.cache_clear()
-    framework = Torch()
-    module, _ = moved(framework, scheme, "float64")
+    module, _ = moved(on_torch, scheme, "float64")
     module.requires_grad_(False)  # jit.trace refuses closed-over parameters that require gradients
-    functions = branches(framework, "float64")
-    x = framework.array(INPUT, "float64")
+    functions = branches(on_torch, "float64")
+    x = on_torch.array(INPUT, "float64")
     # Each tool starts with an empty cache, and an ordinary call follows it.
     for name, result, expected in functional_uses(torch, lambda x: module(x, functions), x):
         size = float(expected.abs().max())
@@ -107,10 +105,9 @@ def test_checkpointing_keeps_output_and_gradients(framework, scheme):
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
-def test_a_compiled_pass_in_autocast_is_exact_with_the_documented_setting(torch):
-    framework = Torch()
-    module, _ = moved(framework, "hc_paper")
-    x, functions = framework.array(INPUT), [lambda *x: torch.tanh(mixture(*x))] * LAYERS
+def test_a_compiled_pass_in_autocast_is_exact_with_the_documented_setting(torch, on_torch):
+    module, _ = moved(on_torch, "hc_paper")
+    x, functions = on_torch.array(INPUT), [lambda *x: torch.tanh(mixture(*x))] * LAYERS
     loss = lambda x: (module(x, functions) ** 2).sum()  # noqa: E731
 
     def gradients(function):
@@ -143,31 +140,30 @@ COMPILED = {
 
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
-def test_torch_compile_takes_a_pass_as_one_graph(torch, scheme):
+def test_torch_compile_takes_a_pass_as_one_graph(torch, on_torch, scheme):
     """The compiler traces forward and backward; its operations run one by one.
 
     In float64, because uncompiled float32 runs partly in NumPy, which adds in another order.
     """
-    framework = Torch()
-    module, _ = moved(framework, scheme, "float64")
-    functions = branches(framework, "float64")
-    expected = stepped(framework, module, functions, dtype="float64")
+    module, _ = moved(on_torch, scheme, "float64")
+    functions = branches(on_torch, "float64")
+    expected = stepped(on_torch, module, functions, dtype="float64")
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: module(x, functions), fullgraph=True, backend="aot_eager")
-    x, loss_of = framework.array(INPUT, "float64"), lambda x: (compiled(x) ** 2).sum()
-    result = framework.gradients(module, x, loss_of)
-    result["out"] = framework.numpy(compiled(x))
+    x, loss_of = on_torch.array(INPUT, "float64"), lambda x: (compiled(x) ** 2).sum()
+    result = on_torch.gradients(module, x, loss_of)
+    result["out"] = on_torch.numpy(compiled(x))
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
-def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, scheme):
+def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, on_torch, scheme):
     """No pass runs before the compilation."""
-    framework, graphs = Torch(), []
-    module, _ = moved(framework, scheme)
-    functions = branches(framework)
+    graphs = []
+    module, _ = moved(on_torch, scheme)
+    functions = branches(on_torch)
     torch._dynamo.reset()
 
     def counted(graph, _):
@@ -183,12 +179,11 @@ def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, schem
         torch.testing.assert_close(out, module(x, functions), rtol=1e-5, atol=1e-4)
 
 
-def test_compiling_only_the_branches_keeps_output_and_gradients(torch):
-    framework = Torch()
-    module, _ = moved(framework, "mhc_paper")
-    functions, compiled = branches(framework), partial(torch.compile, backend="aot_eager")
-    expected = stepped(framework, module, functions)
-    result = stepped(framework, module, [compiled(function) for function in functions])
+def test_compiling_only_the_branches_keeps_output_and_gradients(torch, on_torch):
+    module, _ = moved(on_torch, "mhc_paper")
+    functions, compiled = branches(on_torch), partial(torch.compile, backend="aot_eager")
+    expected = stepped(on_torch, module, functions)
+    result = stepped(on_torch, module, [compiled(function) for function in functions])
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
 
@@ -213,14 +208,13 @@ def test_the_example_learns(framework):
         pytest.param({"connection": "deepseek_v41", **FEW}, id="deepseek_v41"),
     ],
 )
-def test_an_exported_pass_takes_any_length(torch, scheme):
-    framework = Torch()
-    module, _ = moved(framework, scheme)
+def test_an_exported_pass_takes_any_length(torch, on_torch, scheme):
+    module, _ = moved(on_torch, scheme)
 
     class Network(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.connection, self.functions = module, branches(framework)
+            self.connection, self.functions = module, branches(on_torch)
 
         def forward(self, x):
             return self.connection(x, self.functions)
