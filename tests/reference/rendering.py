@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 
 from fathom_study.config import installed_backends
 from tests.support.commands import finished
@@ -94,13 +94,11 @@ def differences(committed, rendered):
 
 def pixels_apart(one, other):
     """Share of pixels that differ; 1 if the sizes differ."""
-    pictures = []
-    for file in (one, other):
-        with Image.open(file) as picture:
-            pictures.append(np.asarray(picture.convert("RGBA"), np.int16))
-    if pictures[0].shape != pictures[1].shape:
+    first, second = (Image.open(file).convert("RGBA") for file in (one, other))
+    if first.size != second.size:
         return 1.0
-    return float((abs(pictures[0] - pictures[1]).max(axis=-1) > LEVELS).mean())
+    apart = np.asarray(ImageChops.difference(first, second))
+    return float((apart.max(axis=-1) > LEVELS).mean())
 
 
 def pages_of(pdf):

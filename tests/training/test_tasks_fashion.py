@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.ndimage import shift
 
 from fathom_study import tasks
 from fathom_study.datasets import DataError
@@ -114,13 +115,6 @@ def test_normalising_subtracts_the_mean_and_divides_by_the_deviation(files):
 # --- augmentation --------------------------------------------------------------------------------
 
 
-def moved(picture, down, right):
-    """The picture shifted by (down, right); uncovered pixels are black."""
-    result = np.zeros((32, 32), picture.dtype)
-    result[2 + down : 30 + down, 2 + right : 30 + right] = picture
-    return result[2:30, 2:30]
-
-
 def translations(spec, step):
     """Shift (down, right) of each picture of an augmented batch, found among all 25."""
     plain, labels = batch(spec_of(seed=spec.seed), step)
@@ -133,7 +127,7 @@ def translations(spec, step):
             (down, right)
             for down in range(-2, 3)
             for right in range(-2, 3)
-            if (moved(picture, down, right) == result).all()
+            if (shift(picture, (down, right), order=0) == result).all()  # uncovered: black
         ]
         assert len(ways) == 1
         actual += ways

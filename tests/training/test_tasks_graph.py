@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.sparse.csgraph import shortest_path
 
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study import tasks
@@ -50,16 +51,6 @@ def random_tree(n, rng):
     return links
 
 
-def distances(links):
-    """Number of links between nodes, [n, n]; n for nodes without a path."""
-    n = len(links)
-    result = np.where(np.eye(n, dtype=bool), 0, n)
-    for steps in range(1, n):
-        reached = links.astype(int) @ (result == steps - 1) > 0
-        result = np.where(reached & (result == n), steps, result)
-    return result
-
-
 def test_k_rounds_of_belief_propagation_are_exact_on_trees_within_distance_k():
     rng, n, q = np.random.default_rng(1), 7, 3
     affinity = rng.uniform(0.2, 3, (q, q))
@@ -73,7 +64,7 @@ def test_k_rounds_of_belief_propagation_are_exact_on_trees_within_distance_k():
         exact = enumerated(links, field, affinity, apart)
         np.testing.assert_allclose(beliefs[-1], exact, rtol=0, atol=1e-10)
         for rounds, node in ((0, 0), (1, 3), (2, 5)):
-            near = np.flatnonzero(distances(links)[node] <= rounds)
+            near = np.flatnonzero(shortest_path(links, unweighted=True)[node] <= rounds)
             part = enumerated(links[np.ix_(near, near)], field[near], affinity, apart)
             own = part[list(near).index(node)]
             np.testing.assert_allclose(beliefs[rounds, node], own, rtol=0, atol=1e-10)
