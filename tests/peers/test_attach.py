@@ -1,12 +1,20 @@
 """`attach` on small random decoders of transformers: `make test-peers` runs it."""
 
+import copy
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
+import fathom.mlx
+from fathom.torch import attach, reattach
 from tests.peers.test_peers import peer
+
+import mlx.core as mx  # isort: skip, after fathom.mlx
+from mlx import nn  # isort: skip
+from mlx.utils import tree_flatten  # isort: skip
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "attach.py"
 
@@ -31,8 +39,6 @@ MODELS = {
 
 def decoder(name, **settings):
     """A random decoder in evaluation mode."""
-    import torch
-
     transformers, kind = peer("transformers"), name.partition(" ")[0]
     settings = {**SIZES, **MODELS.get(name, GROUPED), **settings}
     config = getattr(transformers, f"{kind}Config")(**settings)
@@ -41,18 +47,12 @@ def decoder(name, **settings):
     return model(config).eval()
 
 
-def tokens(length=10):
-    import torch
-
-    return torch.randint(64, (2, length), generator=torch.Generator().manual_seed(1))
+def tokens():
+    return torch.randint(64, (2, 10), generator=torch.Generator().manual_seed(1))
 
 
 def attached(name="Llama", scheme="mhc_cycle", **arguments):
     """A decoder with a connection whose parameters are far from any special value."""
-    import torch
-
-    from fathom.torch import attach
-
     model = decoder(name)
     connection = attach(model, scheme, **arguments)
     torch.manual_seed(2)
@@ -73,8 +73,6 @@ SCHEMES = ("mhc_cycle", "hc_paper", "delta_attn_res", "denseformer", "laurel")
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_with_a_plain_start_are_those_of_the_model(name, scheme):
-    from fathom.torch import attach
-
     model, ids = decoder(name), tokens()
     before, names = model(ids).logits, set(model.state_dict())
     connection = attach(model, scheme, start="plain")
@@ -95,8 +93,6 @@ LLAMA = ("model.layers", ("input_layernorm", "self_attn"), ("post_attention_laye
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Olmo2", "GPT2"])
 def test_blocks_compute_the_connection_written_by_hand(name, scheme):
     """Up to the final norm, for one token, whose attention is its value."""
-    import torch
-
     model = attached(name, scheme)
     where, *paths = BY_HAND.get(name, LLAMA)
     base, c = model.get_submodule(where.partition(".")[0]), model.connection
@@ -146,8 +142,6 @@ def test_generation_with_a_cache_equals_generation_without(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_model_comes_back_with_its_connection(name, tmp_path):
-    from fathom.torch import reattach
-
     model, ids = attached(name, {"connection": "mhc_cycle", "H_res": {"iterations": 3}}), tokens()
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     again = type(model).from_pretrained(tmp_path)
@@ -156,8 +150,6 @@ def test_saved_model_comes_back_with_its_connection(name, tmp_path):
 
 
 def test_folder_without_the_connections_parameters_is_refused(tmp_path):
-    from fathom.torch import reattach
-
     attached().save_pretrained(tmp_path)
     again = type(decoder("Llama")).from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -168,8 +160,6 @@ def test_folder_without_the_connections_parameters_is_refused(tmp_path):
 
 
 def test_models_of_one_config_and_one_mapping_are_saved_each_with_its_own_connection(tmp_path):
-    from fathom.torch import attach, reattach
-
     transformers, scheme = peer("transformers"), {"connection": "hc_paper", "streams": 2}
     config = transformers.LlamaConfig(**SIZES, **GROUPED)
     models = [transformers.LlamaForCausalLM(config).eval() for _ in range(2)]
@@ -184,8 +174,6 @@ def test_models_of_one_config_and_one_mapping_are_saved_each_with_its_own_connec
 
 
 def test_replaced_connection_is_the_one_that_computes():
-    import copy
-
     model = attached()
     model.connection = copy.deepcopy(model.connection)
     model(tokens(), labels=tokens()).loss.backward()
@@ -193,16 +181,12 @@ def test_replaced_connection_is_the_one_that_computes():
 
 
 def test_16_bit_models_keep_their_type_and_generate():
-    import torch
-
     model, ids = attached().bfloat16(), tokens()
     assert model(ids).logits.dtype == torch.bfloat16
     assert model.generate(ids, max_new_tokens=4, do_sample=False).shape == (2, 14)
 
 
 def gradients(model, ids, **arguments):
-    import torch
-
     loss = model(ids, **arguments).logits.logsumexp(-1).sum()
     return torch.autograd.grad(loss, list(model.parameters()))
 
@@ -226,8 +210,6 @@ def test_checkpointed_gradients_are_equal(name):
 
 
 def test_compiled_model_computes_the_same():
-    import torch
-
     model = attached("Llama", {"connection": "mhc_cycle", "H_res": {"iterations": 2}})
     ids, parameters = tokens(), list(model.parameters())
 
@@ -252,8 +234,6 @@ def test_hidden_states_are_inputs_of_the_blocks():
 
 
 def test_copies_keep_their_own_connection():
-    import copy
-
     model, ids = attached(), tokens()
     twin, before = copy.deepcopy(model), model(tokens()).logits
     assert (twin(ids).logits == before).all()
@@ -273,16 +253,12 @@ def test_copies_keep_their_own_connection():
     ],
 )
 def test_unknown_models_are_refused_with_the_lines_to_write(name, settings, scheme, message):
-    from fathom.torch import attach
-
     with pytest.raises(ValueError, match=message) as refused:
         attach(decoder(name, **settings), scheme)
     assert "c.open(x)" in str(refused.value)
 
 
 def test_second_connection_is_refused():
-    from fathom.torch import attach, reattach
-
     with pytest.raises(ValueError, match="has a connection already"):
         attach(attached(), "hc_paper")
     with pytest.raises(ValueError, match="names no connection"):
@@ -303,8 +279,6 @@ def test_example_of_the_documents_runs(capsys):
 
 
 def mlx_decoder(name, **settings):
-    import mlx.core as mx
-
     module = peer(f"mlx_lm.models.{name}")
     sizes = {key: SIZES[key] for key in ("hidden_size", "num_hidden_layers", "vocab_size")}
     args = {"num_attention_heads": 4, "rms_norm_eps": 1e-6, **GROUPED, **sizes, **settings}
@@ -318,14 +292,9 @@ OF_QWEN3 = {"head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4,
 
 @pytest.mark.parametrize(("name", "settings"), [("llama", {}), ("qwen2", {}), ("qwen3", OF_QWEN3)])
 def test_mlx_logits_with_a_plain_start_are_those_of_the_model(name, settings, tmp_path):
-    from fathom.mlx import attach
-
-    import mlx.core as mx  # isort: skip, after fathom.mlx
-    from mlx.utils import tree_flatten
-
     model, ids = mlx_decoder(name, **settings), mx.arange(20).reshape(2, 10)
     before, names = model(ids), {name for name, _ in tree_flatten(model.parameters())}
-    c = attach(model, "mhc_cycle", start="plain")
+    c = fathom.mlx.attach(model, "mhc_cycle", start="plain")
     assert_equal(model(ids), before)
     own = {f"connection.{name}" for name in c.parameters()}
     assert {name for name, _ in tree_flatten(model.parameters())} == names | own
@@ -334,18 +303,14 @@ def test_mlx_logits_with_a_plain_start_are_those_of_the_model(name, settings, tm
     file = str(tmp_path / "model.safetensors")
     model.save_weights(file)
     again = mlx_decoder(name, **settings)
-    attach(again, "mhc_cycle", start="plain")
+    fathom.mlx.attach(again, "mhc_cycle", start="plain")
     again.load_weights(file)
     assert (again(ids) == model(ids)).all()
 
 
 def test_mlx_generation_with_a_cache_equals_generation_without():
-    from fathom.mlx import attach
-
-    import mlx.core as mx  # isort: skip, after fathom.mlx
-
     model = mlx_decoder("llama")
-    attach(model, "mhc_cycle")
+    fathom.mlx.attach(model, "mhc_cycle")
     ids, cache = mx.arange(10)[None], peer("mlx_lm.models.cache").make_prompt_cache(model)
     whole = model(ids)
     parts = [model(part, cache=cache) for part in (ids[:, :6], ids[:, 6:9], ids[:, 9:])]
@@ -353,14 +318,8 @@ def test_mlx_generation_with_a_cache_equals_generation_without():
 
 
 def test_mlx_checkpointed_gradients_are_equal():
-    from fathom.mlx import attach
-
-    import mlx.core as mx  # isort: skip, after fathom.mlx
-    from mlx import nn
-    from mlx.utils import tree_flatten
-
     model, ids = mlx_decoder("llama"), mx.arange(20).reshape(2, 10)
-    attach(model, "mhc_cycle")
+    fathom.mlx.attach(model, "mhc_cycle")
 
     def loss(model, ids):
         return nn.losses.cross_entropy(model(ids)[:, :-1], ids[:, 1:]).mean()
@@ -376,11 +335,7 @@ def test_mlx_checkpointed_gradients_are_equal():
 
 
 def test_mlx_models_that_are_not_known_are_refused():
-    from mlx import nn
-
-    from fathom.mlx import attach
-
     with pytest.raises(ValueError, match="finds no blocks in Linear"):
-        attach(nn.Linear(2, 2), "mhc_cycle")
+        fathom.mlx.attach(nn.Linear(2, 2), "mhc_cycle")
     with pytest.raises(ValueError, match="does not know TransformerBlock of mlx_lm"):
-        attach(mlx_decoder("gemma", head_dim=8), "mhc_cycle")
+        fathom.mlx.attach(mlx_decoder("gemma", head_dim=8), "mhc_cycle")

@@ -6,24 +6,32 @@ streams before every function and after the last, the output, and the gradient o
 output with respect to the input and every parameter. Two layers of a release are four functions.
 """
 
-import csv
 import importlib
 import importlib.util
 import os
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+import fathom.mlx
+import fathom.torch
 from fathom import init
-from fathom.connections.connection import ConnectionContext
-from fathom.connections.schemes import SCHEMES, resolve
+from fathom.operations.torch_ops import TorchOps
 from fathom_study.backends import connect
+from tests.library import frameworks
+from tests.peers import new_releases
 from tests.support.markdown import table
+
+import mlx.core as mx  # isort: skip, after fathom.mlx
+from mlx import nn  # isort: skip
+from mlx.utils import tree_flatten  # isort: skip
 
 B, T, S, C, FUNCTIONS = 2, 3, 4, 8, 4
 LAYERS = FUNCTIONS // 2
@@ -64,9 +72,9 @@ class Pass:
     """The output, [B, T, C]."""
 
     def record(self, function: Callable) -> Callable:
-        """A function that also keeps its input."""
+        """A function that also keeps its input, and ignores masks, caches and the like."""
 
-        def recorded(x):
+        def recorded(x, *_, **__):
             self.inputs.append(x)
             return function(x)
 
@@ -95,8 +103,7 @@ MORE_WEIGHTS = rng.standard_normal((10, C, C)) / np.sqrt(C)
 
 
 def connection_of(settings, functions=FUNCTIONS, **site):
-    context = ConnectionContext(functions, C, 0, False, per_block=2, optional_norms=True, **site)
-    return resolve(settings, SCHEMES, S, "peers").at(context)
+    return frameworks.connection_of(settings, functions, C, streams=S, per_block=2, **site)
 
 
 def parameters(connection):
@@ -140,14 +147,8 @@ def on_torch(connection, release, tied=same):
 
     `tied`: function from these to our parameters, if the release has fewer.
     """
-    import torch
-
-    from fathom.operations.torch_ops import TorchOps
-
-    ops, weights = (
-        TorchOps(torch.device("cpu"), torch.float64),
-        map(torch.tensor, weights_of(connection)),
-    )
+    ops = TorchOps(torch.device("cpu"), torch.float64)
+    weights = map(torch.tensor, weights_of(connection))
     functions = [lambda x, W=W: torch.tanh(x @ W) for W in weights]
 
     def measured(compute):
@@ -167,8 +168,6 @@ def on_torch(connection, release, tied=same):
 
 def on_mlx(connection, release=None, tied=same):
     """As `on_torch` in float32; our pass alone without a release."""
-    import mlx.core as mx
-
     ops = connect("mlx", device="cpu").ops
     exact = lambda values: mx.array(values.astype(np.float32))  # noqa: E731
     params = {name: exact(value) for name, value in parameters(connection).items()}
@@ -218,8 +217,6 @@ GIVEN: list[dict[str, Any]] = []
 
 def bare(cls, **parts):
     """A module of a release with these parts alone, without its own `__init__`."""
-    import torch
-
     if tensors := {n: part for n, part in parts.items() if isinstance(part, torch.Tensor)}:
         GIVEN.append(tensors)
     module = cls.__new__(cls)
@@ -242,7 +239,6 @@ def given(module, **tensors):
 
 def stub(function, extra=0):
     """A module that applies a function, and returns `extra` None after its output."""
-    import torch
 
     class Stub(torch.nn.Module):
         weight = torch.zeros((), dtype=torch.float64)
@@ -260,14 +256,10 @@ def first_of(value):
 
 def flat(p, names, k):
     """Layer k of the named parameters, flattened and concatenated."""
-    import torch
-
     return torch.cat([p[f"connection.{name}"][k].flatten() for name in names])
 
 
 def stacked(p, names, k):
-    import torch
-
     return torch.cat([p[f"connection.{name}"][k] for name in names])
 
 
@@ -356,8 +348,6 @@ def qwen4_exp(p, x, functions):
 
 def altup(p, x, functions):
     """Gemma 3n's own text model, of four layers without attention and with our functions."""
-    import torch
-
     module, result = transformers("gemma3n"), Pass()
     root = 2**0.5
     config = module.Gemma3nTextConfig(
@@ -519,8 +509,7 @@ def talkie(p, x, functions):
     try:
         for k in range(0, FUNCTIONS, 2):
             block = module.TransformerBlock(args)
-            attention, block.mlp = map(result.record, functions[k : k + 2])
-            block.attn = lambda x, mask, cache, f=attention: f(x)
+            block.attn, block.mlp = map(result.record, functions[k : k + 2])
             for j, gain in enumerate((block.attn_gain, block.mlp_gain)):
                 gain.a_g = p["connection.output_gain"][k + j]
             block.embed_skip.a_g = p["connection.initial"][k // 2]
@@ -549,8 +538,6 @@ class InFloat64:
     """`torch` with float64 as its `float32`, for a module that casts by name."""
 
     def __getattr__(self, name):
-        import torch
-
         return torch.float64 if name == "float32" else getattr(torch, name)
 
 
@@ -605,8 +592,6 @@ def dory(p, x, functions):
 
 def pypi_hc(p, x, functions):
     """PyPI's Hyper-Connections, which have one α for both H_pre and H_res."""
-    import torch
-
     hyper = peer("hyper_connections").HyperConnections
     result, streams = Pass(), x.repeat_interleave(S, dim=0)
     for k, function in enumerate(functions):
@@ -637,9 +622,6 @@ def with_two_alphas(p):
 
 def deepseek_v41(p, x, functions):
     """mlx-lm's own layers."""
-    import mlx.core as mx
-    import mlx.nn as nn
-
     module, result = peer("mlx_lm.models.deepseek_v41"), Pass()
     args = module.ModelArgs(hidden_size=C)
 
@@ -662,8 +644,7 @@ def deepseek_v41(p, x, functions):
         nn.Module.__init__(layer)
         layer.attn_hc, layer.ffn_hc = connected(k), connected(k + 1)
         layer.input_layernorm = layer.post_attention_layernorm = same
-        attention, mlp = map(result.record, functions[k : k + 2])
-        layer.self_attn, layer.mlp = lambda h, f=attention, **_: f(h), mlp
+        layer.self_attn, layer.mlp = map(result.record, functions[k : k + 2])
         streams, pre_mix = layer(
             streams, pre_mix, start_pos=0, window_idx=None, cache=None, shared={}
         )
@@ -713,20 +694,17 @@ ROUNDING = {"PyTorch, float64": 2e-15, "MLX, float32": 1e-6}
 @pytest.fixture(autouse=True)
 def in_float64(monkeypatch):
     """Turn the releases' own casts to float32 into casts to float64."""
-    import torch
-
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
 @pytest.fixture(scope="module")
 def stated(pytestconfig):
     """Table benchmarks/parity.csv: {label: {framework: (forwards, gradients)}}."""
-    result = defaultdict(dict)
-    with (pytestconfig.rootpath / "benchmarks/parity.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            numbers = float(row["forwards"]), float(row["gradients"])
-            result[row["scheme"]][row["framework"]] = numbers
-    return result
+    table = pd.read_csv(pytestconfig.rootpath / "benchmarks/parity.csv")
+    return {
+        scheme: {row.framework: (row.forwards, row.gradients) for row in rows.itertuples()}
+        for scheme, rows in table.groupby("scheme", sort=False)
+    }
 
 
 def test_the_tables_have_every_comparison(stated, pytestconfig):
@@ -757,10 +735,6 @@ def test_parity(stated, label):
 
 def test_every_module_that_looks_like_a_connection_is_known():
     """And every known module exists in the releases."""
-    from pathlib import Path
-
-    from tests.peers import new_releases
-
     result = new_releases.noticed(Path(peer("transformers").__file__).parents[1])
     assert set(result) == new_releases.known()
 
@@ -801,8 +775,6 @@ IN_RELEASES = {
 
 def release_model(release, name, settings):
     """The state dict of a release's whole model, on the meta device."""
-    import torch
-
     module = transformers(release)
     cls = getattr(module, name)
     with torch.device("meta"):
@@ -816,10 +788,6 @@ def test_load_release_returns_the_parameters_of_the_release(scheme):
     The tensors of its modules, under the names of the whole model, are a state dict. Loading it
     must return the same parameters.
     """
-    import torch
-
-    from fathom.torch import ResidualConnection
-
     name, settings, of_layer, others = IN_RELEASES[scheme]
     ours, release = PARITY[scheme]
     given_to = {n: torch.tensor(v) for n, v in parameters(connection_of(ours)).items()}
@@ -839,7 +807,9 @@ def test_load_release_returns_the_parameters_of_the_release(scheme):
     names = release_model(RENAMED.get(scheme, scheme), name, settings)
     for key in state:
         assert {key, key.removeprefix("model.")} & set(names), key
-    connection = ResidualConnection(ours, FUNCTIONS, C, per_block=2, streams=S).double()
+    connection = fathom.torch.ResidualConnection(
+        ours, FUNCTIONS, C, per_block=2, streams=S
+    ).double()
     connection.load_release(state)
     for key, value in given_to.items():
         assert torch.equal(connection.state_dict()[key.removeprefix("connection.")], value), key
@@ -849,11 +819,6 @@ RENAMED = {"altup": "gemma3n", "residual_scaled": "zaya"}
 
 
 def test_the_weights_of_an_mlx_release_become_our_parameters():
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
-    from fathom.mlx import ResidualConnection
-
     module = peer("mlx_lm.models.talkie")
     args = module.ModelArgs(
         hidden_size=C, num_hidden_layers=LAYERS, num_attention_heads=1, head_dim=C,
@@ -862,7 +827,7 @@ def test_the_weights_of_an_mlx_release_become_our_parameters():
     weights = dict(tree_flatten(module.Model(args).parameters()))
     rng = np.random.default_rng(0)
     weights = {k: mx.array(rng.standard_normal(v.shape)) for k, v in weights.items()}
-    connection = ResidualConnection("talkie", FUNCTIONS, C, per_block=2)
+    connection = fathom.mlx.ResidualConnection("talkie", FUNCTIONS, C, per_block=2)
     connection.load_release(weights)
     gains = [
         float(weights[f"model.blocks.{i}.{part}_gain.a_g"][0])

@@ -7,7 +7,10 @@ respect to the input and every parameter.
 """
 
 import numpy as np
+import torch
 
+import fathom.mlx
+import fathom.torch
 from tests.peers.test_peers import (
     B,
     C,
@@ -27,6 +30,9 @@ from tests.peers.test_peers import (
 )
 from tests.peers.test_peers import in_float64 as in_float64
 
+import mlx.core as mx  # isort: skip, after fathom.mlx
+from mlx.utils import tree_flatten  # isort: skip
+
 LAYERS, BLOCK = 7, 2
 FUNCTIONS = 2 * LAYERS
 APART = 10
@@ -45,8 +51,6 @@ def connection(scheme):
 
 def inkling2(p, x, functions):
     """The release's own layers and last read, with our functions."""
-    import torch
-
     module, result, queries = transformers("inkling2"), Pass(), iter(p["connection.query"])
     config = module.Inkling2TextConfig(hidden_size=C, n_layers_per_attn_res_block=BLOCK)
     config._attn_implementation = "sdpa"  # the other one has a softmax in float32
@@ -96,7 +100,6 @@ def inkling2(p, x, functions):
 
 def called(function):
     """A module that applies a function to all its arguments."""
-    import torch
 
     class Called(torch.nn.Module):
         def forward(self, *given, **named):
@@ -113,10 +116,6 @@ def test_inkling2_equals_the_release():
 
 def test_the_weights_of_inkling2_become_our_parameters():
     """Names are of its whole model; some layers read once, others read q, k and v apart."""
-    import torch
-
-    from fathom.torch import ResidualConnection
-
     module = transformers("inkling2")
     sizes = {"hidden_size": C, "num_hidden_layers": LAYERS, "moe_intermediate_size": C}
     config = module.Inkling2TextConfig(vocab_size=4, n_routed_experts=8, **sizes)
@@ -128,7 +127,7 @@ def test_the_weights_of_inkling2_become_our_parameters():
         for name, shape in shapes.items()
         if name.endswith("_input.query")
     }
-    ours = ResidualConnection("inkling2", FUNCTIONS, C, per_block=2, takes_apart=True)
+    ours = fathom.torch.ResidualConnection("inkling2", FUNCTIONS, C, per_block=2, takes_apart=True)
     ours.load_release(state)
     reads = [
         state[f"model.layers.{i}.{part}_input.query"].reshape(-1, C)
@@ -146,26 +145,17 @@ def test_the_weights_of_inkling2_become_our_parameters():
 
 def kimi_k3(p, x, functions):
     """The release's own layers and last read, with our functions; its first read has no effect."""
-    import mlx.core as mx
-
     module, result = peer("mlx_lm.models.kimi_k3"), Pass()
     args = kimi_k3_args(module)
     queries, gains = p["connection.query"], p["connection.key_gain"]
     first = (mx.zeros((C,)), mx.ones((C,)))
     rows = [first, *zip(queries, gains, strict=True)]
 
-    def function_of(k):
-        def function(x, *_):
-            result.inputs.append(x)
-            return functions[k](x)
-
-        return function
-
     blocks = module.ResidualBlocks(args.rms_norm_eps)
     for index in range(LAYERS):
         layer = module.KimiK3DecoderLayer(args, index)
         layer.input_layernorm = layer.post_attention_layernorm = same
-        layer.self_attn, layer.mlp = function_of(2 * index), function_of(2 * index + 1)
+        layer.self_attn, layer.mlp = map(result.record, functions[2 * index : 2 * index + 2])
         for part, k in (("self_attention", 2 * index), ("mlp", 2 * index + 1)):
             query, gain = rows[k]
             getattr(layer, f"{part}_res_proj").weight = query[None]
@@ -195,15 +185,10 @@ def test_attn_res_block_equals_kimi_k3():
 
 def test_the_weights_of_kimi_k3_become_our_parameters():
     """Its first read has weights without effect; ours has no weights for it."""
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
-    from fathom.mlx import ResidualConnection
-
     module, rng = peer("mlx_lm.models.kimi_k3"), np.random.default_rng(2)
     shapes = tree_flatten(module.KimiK3TextModel(kimi_k3_args(module)).parameters())
     weights = {f"model.{k}": mx.array(rng.standard_normal(v.shape)) for k, v in shapes}
-    ours = ResidualConnection("attn_res_block", FUNCTIONS, C, per_block=2)
+    ours = fathom.mlx.ResidualConnection("attn_res_block", FUNCTIONS, C, per_block=2)
     ours.load_release(weights)
     for own, theirs in (("query", "proj"), ("key_gain", "norm")):
         expected = [

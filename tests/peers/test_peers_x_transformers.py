@@ -8,6 +8,7 @@ gradient of a sum over the output with respect to the input and every parameter.
 from functools import partial
 
 import pytest
+import torch
 
 from fathom.operations.numpy_ops import NumpyOps
 from fathom_study.models.transformer import attention
@@ -23,6 +24,7 @@ from tests.peers.test_peers import (
     on_mlx,
     on_torch,
     peer,
+    stub,
 )
 from tests.peers.test_peers import in_float64 as in_float64
 from tests.support.specs import make_spec
@@ -45,24 +47,12 @@ def decoder(**options):
 
 def passed(made, x, functions):
     """The pass of a decoder around our functions."""
-    import torch
-
     found = Pass()
-
-    class Ours(torch.nn.Module):
-        def __init__(self, function, is_attention):
-            super().__init__()
-            self.function, self.is_attention = found.record(function), is_attention
-
-        def forward(self, x, **_):
-            y = self.function(x)
-            return (y, None) if self.is_attention else y
-
     for k, (function, (norms, _, _)) in enumerate(zip(functions, made.layers, strict=True)):
         # Around gated multi residuals the decoder also norms each stream after every function: it
         # takes the missing norm of the input for a sign of post-norm.
         norms[0] = norms[2] = None
-        made.layers[k][1] = Ours(function, k % 2 == 0)
+        made.layers[k][1] = stub(found.record(function), extra=1 - k % 2)
     found.output = made(x)
     return found
 
@@ -116,8 +106,6 @@ OURS = {
 
 def release(name, p, x, functions):
     """The decoder's pass with our parameters."""
-    import torch
-
     made = decoder(**OPTIONS[name])
     for ours, places in parts_of(made, name).items():
         rows = p[f"connection.{ours}"].unbind()
@@ -151,8 +139,6 @@ def test_a_scheme_equals_the_decoder(name):
 
 
 def test_a_value_residual_equals_the_attention():
-    import torch
-
     heads, model = 2, make_spec(heads=2, width=C, values="residual").model
     sizes = {"dim": C, "heads": heads, "dim_head": C // heads, "causal": True}
     attentions = [
