@@ -752,8 +752,7 @@ def test_weights_of_another_model_are_refused_in_a_line(framework, scheme, layer
     assert all(np.array_equal(after[name], value) for name, value in before.items())
 
 
-def test_parametrised_and_pruned_parameters_are_trained_and_reset():
-    import torch
+def test_parametrised_and_pruned_parameters_are_trained_and_reset(torch):
     from torch.nn.utils import parametrizations, prune
 
     from fathom.torch import ResidualConnection
@@ -775,9 +774,7 @@ def test_parametrised_and_pruned_parameters_are_trained_and_reset():
         assert torch.allclose(whole, start[c.phi_pre != 0], rtol=1e-6)
 
 
-def test_second_derivative_of_a_parameter_that_opens_nothing():
-    import torch
-
+def test_second_derivative_of_a_parameter_that_opens_nothing(torch):
     from fathom.torch import ResidualConnection
 
     c = ResidualConnection("altup", 2, 8)
