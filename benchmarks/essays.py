@@ -124,7 +124,7 @@ def pictures(out: Annotated[Path, output_folder(help="Folder for the pictures.")
     config = load_config(CONFIG[:1])
     by_study = networks(config)
     one = {variant: network for (_, variant), network in by_study.items()}
-    with style.from_defaults(), style.worded(config.labels, "layer"):
+    with style.from_defaults({}), style.worded(config.labels, "layer"):
         drawn = {
             "signal": signal(by_study),
             "products": products(one),

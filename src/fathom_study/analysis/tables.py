@@ -271,8 +271,3 @@ def without_ladders(table: pd.DataFrame, config: Config) -> pd.DataFrame:
 def scores_of(config: Config) -> dict[str, Score]:
     """The score of each study."""
     return {name: tasks.score_of(s.task, s.score) for name, s in config.studies.items()}
-
-
-def loss_units(config: Config) -> dict[str, str]:
-    """The unit of each study's loss."""
-    return {name: tasks.presentation(s.task).loss_unit for name, s in config.studies.items()}

@@ -13,7 +13,6 @@ from fathom_study import tasks
 from fathom_study.analysis.platforms import Platform, labels_of
 from fathom_study.analysis.tables import (
     counted,
-    loss_units,
     of_study,
     read_table,
     scores_of,
@@ -22,7 +21,6 @@ from fathom_study.analysis.tables import (
 from fathom_study.analysis.worth import ladder_table
 from fathom_study.config import Config
 from fathom_study.report.drawing.figure_manifest import (
-    CELLS,
     OVERVIEW_TABLES,
     TABLES_OF,
     tables_of,
@@ -36,7 +34,6 @@ from fathom_study.report.figures import (
     find,
     save,
 )
-from fathom_study.report.figures.frames import with_loss_unit
 from fathom_study.runs.folder import METRICS, check_run, read_manifest, read_rows, read_spec
 
 if TYPE_CHECKING:
@@ -67,25 +64,23 @@ def draw_study(
     declared = [find(name) for name in only] or figures_of_study(config, study)
     folder = of_study(tables, study)
     inputs = tables_of(declared, folder)
-    read = {file.name: without_ladders(read_table(file), config) for file in inputs}
-    cells = counted(read[CELLS])
-    known = list(dict.fromkeys(cells["platform"]))
+    read = {name: read_table(folder / f) for name, f in TABLES_OF.items() if folder / f in inputs}
+    whole = {name: without_ladders(table, config) for name, table in read.items()}
+    whole["cells"] = counted(whole["cells"])
+    known = list(dict.fromkeys(whole["cells"]["platform"]))
     if platform.name not in known:
         raise ConfigError(f"{folder}: {unknown('platform', platform.name, known)}")
-    whole = {name: read[file] for name, file in TABLES_OF.items() if file in read}
-    whole |= {"cells": cells, "ladder": ladder_table(config, study, read_table(folder / CELLS))}
-    units, task = loss_units(config), config.studies[study].task
+    whole["ladder"] = ladder_table(config, study, read["cells"])
+    shown = tasks.presentation(config.studies[study].task)
     labels = config.labels | labels_of(known, config.labels)
     figures = draw_figures(
         declared,
         f"{labels.get(study, study)} ({labels[platform.name]})",
         labels,
-        tasks.presentation(task).depth_unit,
+        shown.depth_unit,
+        loss_unit=shown.loss_unit,
         score=scores_of(config)[study],
-        **{
-            name: with_loss_unit(table[table["platform"] == platform.name], units)
-            for name, table in whole.items()
-        },
+        **{name: table[table["platform"] == platform.name] for name, table in whole.items()},
     )
     keep(figures, out, title_of(study, platform), inputs)
 
@@ -110,14 +105,11 @@ def draw_cell(run: Path, out: Path) -> None:
     """Draw the figures of the run in a folder."""
     spec = read_spec(run)
     check_run(run, read_manifest(run), spec.cell)
-    rows = pd.DataFrame(read_rows(run)).assign(
-        variant=spec.variant,
-        depth=spec.depth,
-        seed=spec.seed,
-        loss_unit=tasks.presentation(spec.task).loss_unit,
-    )
-    of, unit = spec.cell.path(), tasks.presentation(spec.task).depth_unit
-    figures = draw_figures(map(find, OF_A_CELL), of, depth_unit=unit, steps=rows)
+    axes = {"variant": spec.variant, "depth": spec.depth, "seed": spec.seed}
+    rows = pd.DataFrame(read_rows(run)).assign(**axes)
+    of, shown = spec.cell.path(), tasks.presentation(spec.task)
+    units = {"depth_unit": shown.depth_unit, "loss_unit": shown.loss_unit}
+    figures = draw_figures(map(find, OF_A_CELL), of, **units, steps=rows)
     keep(figures, out, of, (run / METRICS,))
 
 

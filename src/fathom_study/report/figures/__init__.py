@@ -238,14 +238,15 @@ def draw_figures(
     title: str = "",
     labels: Mapping[str, str] | None = None,
     depth_unit: str = "layer",
+    loss_unit: str = "",
     **data: Any,  # noqa: ANN401
 ) -> dict[str, Figure]:
     """Draw figures from `data`; returns them by name. `labels`: display names of variants.
 
-    `depth_unit`: the unit of depth, if all data are of one task.
+    `depth_unit`, `loss_unit`: the units of depth and loss, if all data are of one task.
     """
-    figures = {}
-    with style.from_defaults(), style.in_style(), style.worded(labels or {}, depth_unit):
+    figures, words = {}, (labels or {}, depth_unit, loss_unit)
+    with style.from_defaults(), style.worded(*words):
         for one in declared:
             lines = (one.question, style.words(title))
             data["title"] = "\n".join(line for line in lines if line)
@@ -263,7 +264,7 @@ def save(figures: dict[str, Figure], folder: Path, only: Iterable[str] = ()) -> 
 
     `only`: these formats; empty means all.
     """
-    with style.from_defaults(), style.in_style():
+    with style.from_defaults():
         for name, figure_ in figures.items():
             # Panel positions and tick counts depend on each other, as do a title and image panels,
             # so the layout runs twice. Then it is removed, as each format would lay the figure out

@@ -184,11 +184,3 @@ def sweeps(cells: pd.DataFrame) -> list[pd.DataFrame]:
     by_study = [runs for _, runs in cells.groupby("study", sort=False)]
     depths = [runs.groupby("variant")["depth"].nunique().max() for runs in by_study]
     return [runs for runs, n in zip(by_study, depths, strict=True) if n >= CONTROL_DEPTHS]
-
-
-def with_loss_unit(table: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
-    """The table with a column `loss_unit`, by study; unchanged if it has no column `study`."""
-    if "study" not in table:
-        return table
-    named = table["study"].map(units).rename("loss_unit")
-    return pd.concat([table, named], axis=1)  # `assign` warns of tables with many columns

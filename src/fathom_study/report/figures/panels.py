@@ -28,25 +28,16 @@ MOST_PANELS = 6
 """Maximum number of depths with a panel for each; beyond it, only the deepest."""
 
 
-def step_label(metric: str, rows: pd.DataFrame) -> str:
-    """The axis label of a step metric, with its unit, perhaps in two lines.
-
-    `rows`: of the study or the run that is drawn, whose column `loss_unit` gives the unit.
-    """
+def step_label(metric: str, loss_unit: str) -> str:
+    """The axis label of a step metric, with its unit, perhaps in two lines."""
     label = tasks.step_metrics()[metric].label
-    return with_loss_unit(label, rows) if metric == "loss" else label
+    return f"{label} ({loss_unit})" if metric == "loss" and loss_unit else label
 
 
-def with_loss_unit(label: str, rows: pd.DataFrame) -> str:
-    """A label with the unit in the column of `frames.with_loss_unit`, if all rows share one."""
-    units = rows["loss_unit"].unique() if "loss_unit" in rows else ()
-    return f"{label} ({units[0]})" if len(units) == 1 else label
-
-
-def run_label(metric: str, rows: pd.DataFrame) -> str:
+def run_label(metric: str, loss_unit: str) -> str:
     """The axis label of a run metric: its own, or its step metric's with its definition."""
     entry = tasks.run_metrics()[metric]
-    return entry.label or f"{step_label(entry.of, rows)}:\n{entry.definition}"
+    return entry.label or f"{step_label(entry.of, loss_unit)}:\n{entry.definition}"
 
 
 def score_label(score: Score) -> str:
@@ -81,7 +72,7 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
     if having.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(entry.label)}")
     page, axes, variants = _of_depths(having)
-    label = step_label(metric, having)
+    label = axis_label = step_label(metric, style.loss_unit())
     for depth, ax in axes.items():
         rows = having[having["depth"] == depth]
         is_smooth = entry.when == "every step" and not entry.whole
@@ -98,8 +89,8 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
             style.whole_ticks(ax, "y")
         if window > 1:
             steps_of = "steps" if len(drawn) == len(rows) else "kept steps"
-            label = f"{step_label(metric, having)},\nmean of {window} {steps_of}"
-    next(iter(axes.values())).set_ylabel(label)
+            axis_label = f"{label},\nmean of {window} {steps_of}"
+    next(iter(axes.values())).set_ylabel(axis_label)
     return style.finish(page, title)
 
 
@@ -194,7 +185,7 @@ def values_of(
         log, label = is_log(score.metric), score_label(score)
         levels, metric = levels_of(cells, score), "score"
     else:
-        log, label, levels = is_log(metric), run_label(metric, cells), {}
+        log, label, levels = is_log(metric), run_label(metric, style.loss_unit()), {}
     runs = frames.runs_of(cells, metric, start)
     means = frames.means_of(runs, geometric=log, all_failed=metric == "score")
     runs = runs.dropna(subset="value")
@@ -261,7 +252,8 @@ def against_depth(
     depth. `score`: of the study; the score's figure has lines at chance and of the oracle.
     """
     if metric not in cells:  # a metric of another task
-        return style.placeholder(f"{title}\nno run has a {in_words(run_label(metric, cells))}")
+        label = run_label(metric, style.loss_unit())
+        return style.placeholder(f"{title}\nno run has a {in_words(label)}")
     values = values_of(cells, metric, score, start)
     if values.means.empty:
         return style.placeholder(f"{title}\nno run has a {in_words(values.label)}")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -47,40 +47,42 @@ STYLE = {
 
 
 @contextmanager
-def from_defaults() -> Iterator[None]:
-    """A context that begins with matplotlib's defaults and ignores the user's matplotlibrc."""
+def from_defaults(look: Mapping[str, Any] = STYLE) -> Iterator[None]:
+    """A context with matplotlib's defaults and a look; it ignores the user's matplotlibrc."""
     import matplotlib as mpl
 
     with mpl.rc_context():
         mpl.rcdefaults()
+        mpl.rcParams.update(look)
         yield
 
 
-def in_style() -> AbstractContextManager[None]:
-    """A context in which figures get the common look."""
-    import matplotlib as mpl
+class Words(NamedTuple):
+    """Words of the figures that are drawn: display names, and units of depth and loss."""
 
-    return mpl.rc_context(STYLE)
+    labels: Mapping[str, str] = MappingProxyType({})
+    depth_unit: str = "layer"
+    loss_unit: str = ""
+    """Empty if the figures are of several tasks."""
 
 
-_LABELS: ContextVar[Mapping[str, str]] = ContextVar("labels", default=MappingProxyType({}))
-_DEPTH_UNIT: ContextVar[str] = ContextVar("depth_unit", default="layer")
+UNLABELLED = Words()
+_WORDS: ContextVar[Words] = ContextVar("words", default=UNLABELLED)
 
 
 @contextmanager
-def worded(labels: Mapping[str, str], depth_unit: str) -> Iterator[None]:
-    """A context in which figures use these labels for names, and this unit for depth."""
-    tokens = _LABELS.set(labels), _DEPTH_UNIT.set(depth_unit)
+def worded(*given: Any) -> Iterator[None]:  # noqa: ANN401, the fields of Words
+    """A context in which figures use these `Words`."""
+    token = _WORDS.set(Words(*given))
     try:
         yield
     finally:
-        _LABELS.reset(tokens[0])
-        _DEPTH_UNIT.reset(tokens[1])
+        _WORDS.reset(token)
 
 
 def label_of(name: str) -> str:
     """The display name of a variant or a platform."""
-    return words(_LABELS.get().get(name, name))
+    return words(_WORDS.get().labels.get(name, name))
 
 
 def words(text: str) -> str:
@@ -90,12 +92,17 @@ def words(text: str) -> str:
 
 def count_layers(depth: int) -> str:
     """A depth in words, in the depth unit of the context."""
-    return formatting.count_layers(depth, _DEPTH_UNIT.get())
+    return formatting.count_layers(depth, _WORDS.get().depth_unit)
 
 
 def depth_label() -> str:
     """The label of an axis of depths: the depth unit of the context."""
-    return f"{_DEPTH_UNIT.get()}s"
+    return f"{_WORDS.get().depth_unit}s"
+
+
+def loss_unit() -> str:
+    """The unit of the loss in the context."""
+    return _WORDS.get().loss_unit
 
 
 # --- panels -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from fathom_study import tasks
 from fathom_study.analysis.tables import (
     counted,
     is_whole,
-    loss_units,
     read_steps,
     read_table,
     scores_of,
@@ -23,7 +22,7 @@ from fathom_study.analysis.tables import (
 from fathom_study.config import Config, common_depth
 from fathom_study.metrics.scores import Score
 from fathom_study.metrics.steps import CLOCKS
-from fathom_study.report.figures.frames import constant, first_nonfinite, with_loss_unit
+from fathom_study.report.figures.frames import constant, first_nonfinite
 from fathom_study.report.figures.palette import colour_of
 from fathom_study.report.figures.panels import run_label, score_label, step_label
 
@@ -44,13 +43,10 @@ def studies_of(config: Config, tables: Path, labels: Mapping[str, str]) -> dict[
 
     As in figures, without the plain networks of ladders.
     """
-    units = loss_units(config)
     cells = counted(without_ladders(read_table(tables / "cells.csv"), config))
-    own = dict(list(with_loss_unit(cells, units).groupby("study")))
+    own = dict(list(cells.groupby("study")))
     return {
-        name: study_data(
-            config, name, with_loss_unit(read_steps(tables, [name]), units), own[name], labels
-        )
+        name: study_data(config, name, read_steps(tables, [name]), own[name], labels)
         for name in config.studies
         if name in own
     }
@@ -65,9 +61,9 @@ def study_data(
     step of each run, `depth` one for each run.
     """
     study, plain, there = config.studies[name], config.plain(name), set(cells["variant"])
-    runs = cells.drop_duplicates(["depth", "variant"])
-    step_metrics = _step_metrics(steps)
-    run_metrics = _run_metrics(cells, scores_of(config)[name])
+    runs, shown = cells.drop_duplicates(["depth", "variant"]), tasks.presentation(study.task)
+    step_metrics = _step_metrics(steps, shown.loss_unit)
+    run_metrics = _run_metrics(cells, shown.loss_unit, scores_of(config)[name])
     broken = {key: first_nonfinite(rows) for key, rows in steps.groupby(RUN_COLUMNS, sort=False)}
     keys = cells[RUN_COLUMNS].itertuples(index=False, name=None)
     breaks = [broken.get(key) or (None, None) for key in keys]
@@ -76,7 +72,7 @@ def study_data(
         "plain": plain if plain in there else None,
         "depths": sorted(set(cells["depth"].tolist())),
         "common_depth": common_depth(runs["depth"].tolist()),
-        "depth_unit": tasks.presentation(study.task).depth_unit,
+        "depth_unit": shown.depth_unit,
         "platforms": {key: labels.get(key, key) for key in cells["platform"].unique()},
         "metrics": {"step": step_metrics, "depth": run_metrics},
         "chance": {
@@ -132,10 +128,10 @@ def thinned(steps: pd.DataFrame, metrics: Sequence[Mapping[str, Any]]) -> pd.Dat
     return steps[steps.index.isin(chosen) | is_last | steps[sparse].notna().any(axis=1)]
 
 
-def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
+def _step_metrics(steps: pd.DataFrame, unit: str) -> list[dict[str, Any]]:
     """Step metrics with a curve, loss first; constant metrics have none."""
     return [
-        _metric(name, step_label(name, steps), log=metric.log, sparse=metric.when == "evaluations")
+        _metric(name, step_label(name, unit), log=metric.log, sparse=metric.when == "evaluations")
         for name, metric in tasks.step_metrics().items()
         if name in steps
         and name not in ("step", *CLOCKS)
@@ -144,12 +140,12 @@ def _step_metrics(steps: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _run_metrics(cells: pd.DataFrame, score: Score) -> list[dict[str, Any]]:
+def _run_metrics(cells: pd.DataFrame, unit: str, score: Score) -> list[dict[str, Any]]:
     """The score, and all other run metrics except times and those equal in all runs."""
     steps, runs = tasks.step_metrics(), tasks.run_metrics()
     judged = _metric("score", f"score: {score_label(score)}", log=steps[runs[score.metric].of].log)
     others = (
-        _metric(name, run_label(name, cells), log=steps[metric.of].log)
+        _metric(name, run_label(name, unit), log=steps[metric.of].log)
         for name, metric in runs.items()
         if name in cells and name not in tasks.times() and cells[name].nunique() > 1
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fathom_study import tasks
-from fathom_study.analysis.tables import loss_units, read_table, scores_of
+from fathom_study.analysis.tables import read_table, scores_of
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 from fathom_study.report.figures.panels import run_label, score_label
@@ -73,7 +73,7 @@ def evidence_of(
 
     `labels`: display names of studies, variants, platforms and sources; `columns`: of columns.
     """
-    units, scores, evidence = loss_units(config), scores_of(config), {}
+    scores, evidence = scores_of(config), {}
     for name, of_name in itertools.groupby(sorted(lines), key=itemgetter(0)):
         rows = read_table(tables / name).to_dict("records") if (tables / name).is_file() else []
         for _, line in of_name:
@@ -81,11 +81,12 @@ def evidence_of(
                 continue
             row = {key: value for key, value in rows[line - 2].items() if not pd.isna(value)}
             study, command = row.get("study", ""), _command(row, config)
-            if study in config.studies and "depth" in row:
-                unit = tasks.presentation(config.studies[study].task).depth_unit
-                row["depth"] = count_layers(int(row["depth"]), unit)
-            of_loss = pd.DataFrame({"loss_unit": [units[study]] if study in units else []})
-            called = partial(_called, rows=of_loss, score=scores.get(study))
+            known = config.studies.get(study)
+            shown = tasks.presentation(known.task) if known else None
+            if shown and "depth" in row:
+                row["depth"] = count_layers(int(row["depth"]), shown.depth_unit)
+            unit = shown.loss_unit if shown else ""
+            called = partial(_called, loss_unit=unit, score=scores.get(study))
             said = partial(_value, row=row, labels=labels, called=called)
             evidence[f"{name}#L{line}"] = {
                 "title": " · ".join(said(key) for key in TITLE if row.get(key, "") != ""),
@@ -105,11 +106,11 @@ def _command(row: Mapping[str, Any], config: Config) -> str:
     return training_command(row, study.seeds[0], f"{config.report_folder}/{CONFIG}")
 
 
-def _called(metric: str, rows: pd.DataFrame, score: Score | None) -> str:
+def _called(metric: str, loss_unit: str, score: Score | None) -> str:
     """The label of a run metric, with its unit; empty for other columns."""
     is_known = metric in tasks.run_metrics()
     label = score_label(score) if metric == "score" and score else ""
-    return " ".join((label or (run_label(metric, rows) if is_known else "")).split())
+    return " ".join((label or (run_label(metric, loss_unit) if is_known else "")).split())
 
 
 def _rows(
