@@ -42,7 +42,7 @@ def answers(*studies, **rows):
     environment = environment_of(TEMPLATES, LABELS)
     environment.globals |= {
         "measured": studies, "verdicts": NO_CLAIMS, "attribution": {"summary": []},
-        "stability": [], "scale": None, "at_best_rate": AT_BEST_RATE,
+        "stability": [], "scale": None,
         "cited": lambda text, table, row: f"[{text}]({table}.csv#L{row['line']})", **rows,
     }  # fmt: skip
     shown = environment.get_template("answers.j2").module.answers

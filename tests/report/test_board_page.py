@@ -33,7 +33,6 @@ def page_of(*rows, measured=(), **changes):
         measured=measured,
         docs="docs",
         board_link="board",
-        confidence=95,
     )
 
 

@@ -130,7 +130,6 @@ def claim_test(**values):
 def say(test, **options):
     root = Path(__file__).parents[2] / "report/templates"
     environment = environment_of(root, {"mhc": "the demo's mHC", "hc": "HC"}, **options)
-    environment.globals["min_seeds"] = 3
     return str(environment.get_template("words.j2").module.reason(test))
 
 

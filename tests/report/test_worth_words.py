@@ -130,7 +130,6 @@ FUSED = f"{COSTS}, 6 to 20 % more operations, and by calculation 3 % more time w
 )  # fmt: skip
 def test_the_advice_follows_from_the_rows(rows, sizes, parts):
     environment = environment_of(PROJECT / "report/templates", LABELS)
-    environment.globals["fused_width"] = 4096
     worth = WorthPresenter("a", "text", "", rows, {}, "baseline")
     advice = " ".join(environment.get_template("words.j2").module.advice(worth, sizes).split())
     assert [part for part in parts if part not in advice] == [], advice

@@ -25,7 +25,7 @@ from fathom.system.text import one_line
 from fathom_study import tasks
 from fathom_study.analysis.pairs import ONE_RATE
 from fathom_study.analysis.run_tables import cells_table
-from fathom_study.analysis.statistics import CONFIDENCE, mean_with_ci
+from fathom_study.analysis.statistics import mean_with_ci
 from fathom_study.analysis.tables import read_table, save_tables, scores_of
 from fathom_study.backends import Backend
 from fathom_study.board.rows import TrackRows, row_of, rows_of
@@ -412,7 +412,6 @@ def write_judgement(
         "figure": FIGURE,
         "board_link": Path(os.path.relpath(BOARD, out)).as_posix(),
         "command": command,
-        "confidence": round(100 * CONFIDENCE),
         "link": partial(_link, plan.project, out),
     }
     verdict = " ".join(fill(environment, "verdict.j2").split())

@@ -15,7 +15,6 @@ from markupsafe import Markup
 from fathom.settings import ConfigError
 from fathom_study.analysis.claims import Published
 from fathom_study.analysis.platforms import labels_of
-from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.tables import read_table
 from fathom_study.config import Config, read_yaml
 from fathom_study.report.pages.explorer import studies_of
@@ -76,7 +75,6 @@ def write_page(
             "verdicts": shown,
             "reference": present_reference(config),
             "sources": published.sources,
-            "min_seeds": MIN_SEEDS,
         }
         replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
     sections = read_sections(files, figures, replaced, lines, _other_pages(config))

@@ -72,6 +72,22 @@ PHRASES = (
 )  # fmt: skip
 """Modules whose functions are filters of templates, under their own names."""
 
+CONSTANTS = {
+    "at_best_rate": AT_BEST_RATE,
+    "long_steps": size_words.LONG,
+    "least_gain": size_words.LEAST_GAIN,
+    "fused_width": FUSED_WIDTH,
+    "ceiling": round(100 * CEILING),
+    "within": effect_words.WITHIN,
+    "rate_cost": f"{100 * DELTA:g}",
+    "absent": ABSENT,
+    "apart": f"{APART:g}",
+    "confidence": round(100 * CONFIDENCE),
+    "min_seeds": MIN_SEEDS,
+    "learned": round(100 * LEARNED),
+}
+"""Variables of every template."""
+
 
 def write_reports(config: Config, published: Published, templates: Path, folder: Path) -> None:
     """Fill the template of every report, from the tables in `folder`, into `folder`.
@@ -143,15 +159,11 @@ def build_context(
         "studies": studies,
         "measured": [study for study in studies if study.is_measured],
         "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
-        "at_best_rate": AT_BEST_RATE,
         "worth": worth_words.present_worth(above, tables["worth"], plain),
         "scale": size_words.present_scale(tables["sizes"], tables["pooled"]),
         "board": board_rows(Path(config.board), records(tables["worth"]), config.labels)
         if config.board
         else (),
-        "long_steps": size_words.LONG,
-        "least_gain": size_words.LEAST_GAIN,
-        "fused_width": FUSED_WIDTH,
         "published_sizes": published.sizes,
         "stability": records(tables["stability"]),
         "reference": present_reference(config),
@@ -160,7 +172,6 @@ def build_context(
         "command_of": partial(training_command, config_file=f"{config.report_folder}/{CONFIG}"),
         "makers_of": partial(count_makers, tables["cells"]),
         "settings_of": partial(scheme_words.study_settings, config),
-        "ceiling": round(100 * CEILING),
         "platforms": records(tables["platforms"].astype(object).fillna("")),
         "uncounted": group_uncounted(tables["cells"]),
         "sources": published.sources,
@@ -180,13 +191,6 @@ def build_context(
         "step_times": bool(config.step_times),
         "refused": refused,
         "not_run": "not imported: a bundle was refused" if refused else "not run here",
-        "within": effect_words.WITHIN,
-        "rate_cost": f"{100 * DELTA:g}",
-        "absent": ABSENT,
-        "apart": f"{APART:g}",
-        "confidence": round(100 * CONFIDENCE),
-        "min_seeds": MIN_SEEDS,
-        "learned": round(100 * LEARNED),
         "variants_of": partial(scheme_words.variant_rows, config),
     }
 
@@ -213,6 +217,7 @@ def environment_of(
         keep_trailing_newline=True,
         **options,
     )
+    environment.globals |= CONSTANTS
     for module in PHRASES:
         environment.filters |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.filters |= {
