@@ -13,13 +13,12 @@ from fathom.settings import join_values
 from fathom_study.analysis.claims.published import Note, Published, SizePoint
 from fathom_study.analysis.scale import ALL, LONGEST
 from fathom_study.analysis.significance import UNDECIDED
-from fathom_study.analysis.worth import COSTS_MORE, PAYS
+from fathom_study.analysis.worth import COSTS_MORE
 from fathom_study.report.tables.formatting import with_interval
 from fathom_study.report.tables.records import Record, records
 from fathom_study.report.tables.worth_words import saved
 
-NEVER, UNKNOWN_COST = "never pays", "not known"
-LASTS, EARLY, NONE = "lasts", "an early speed-up alone", "no gain"
+UNKNOWN_COST = "not known"
 
 LONG, LEAST_GAIN = 12_000, 0.01
 """Least steps of a long training, and least gain in nats that is no early speed-up alone."""
@@ -66,10 +65,9 @@ class ScalePresenter(NamedTuple):
         """The rows of LONG trainings, each with `lasts`."""
         return [row | {"lasts": lasts(row)} for row in self.rows if row["steps"] >= LONG]
 
-    def falsifier(self, design: str, way: str) -> str:
-        """PAYS if a design pays at any size, NEVER if it costs more at all, else UNDECIDED."""
-        answers = self.pays(design, way)
-        return PAYS if PAYS in answers else NEVER if {*answers} == {COSTS_MORE} else UNDECIDED
+    def never_pays(self, design: str, way: str) -> bool:
+        """Whether a design costs more at every size."""
+        return {*self.pays(design, way)} == {COSTS_MORE}
 
     def pooled_of(self, design: str, trainings: str) -> Record:
         """The row of pooled.csv."""
@@ -120,10 +118,10 @@ def present_scale(sizes: pd.DataFrame, pooled: pd.DataFrame) -> ScalePresenter |
 def lasts(row: Record) -> Literal["lasts", "an early speed-up alone", "no gain", "undecided"]:
     """Whether the gain of a long training is above LEAST_GAIN, by the interval of its verdict."""
     if row["gain_low"] > LEAST_GAIN:
-        return LASTS
+        return "lasts"
     if row["gain_high"] < 0:
-        return NONE
-    return EARLY if row["gain_high"] < LEAST_GAIN else UNDECIDED
+        return "no gain"
+    return "an early speed-up alone" if row["gain_high"] < LEAST_GAIN else UNDECIDED
 
 
 def pooled_share(row: Record) -> str:
