@@ -212,9 +212,7 @@ def test_a_file_that_needs_the_network_or_much_time_is_stopped(home, monkeypatch
     monkeypatch.setattr(check, "can_cut_network", lambda: False)
     (line,) = refusal(fathom, "--commit", "c0ffee")
     assert "needs a maintainer's approval first; read the file, then add --approved" in line
-    job = check.Job(
-        spec={}, threads=1, device="cpu", data="data", memory=2**30, file_size=1, seconds=1
-    )
+    job = check.Job(spec={}, threads=1, device="cpu", data="data", seconds=1)
     monkeypatch.setattr(check.sys, "executable", shutil.which("sleep"))
     monkeypatch.setattr(check.subprocess, "Popen", _sleeping(check.subprocess.Popen))
     Path("work").mkdir()

@@ -55,9 +55,6 @@ SCORE = 0.01
 """Tolerance of the score of a training on another processor, relative. On text no run that was
 trained again on another processor changed by half of it (docs/trust.md)."""
 
-MEMORY, FILE_SIZE = 16 * 2**30, 2**28
-"""Limits of the child, bytes: address space, of which PyTorch reserves a few GB; size of a file."""
-
 NO_NETWORK = ("unshare", "--map-root-user", "--net", "--")
 """Command that takes the network from the command after it."""
 
@@ -234,8 +231,6 @@ def train_anew(checked: Checked, seed: int, compute: Compute, *, approved: bool)
             threads=max(min(manifest.threads, os.cpu_count() or 1), 1),
             device=manifest.device.kind,
             data=str(Path(compute.data).absolute()),
-            memory=MEMORY,
-            file_size=FILE_SIZE,
             seconds=60 * track.minutes,
         )
         write_json(work / "job.json", job.model_dump())

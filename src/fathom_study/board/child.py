@@ -23,6 +23,9 @@ from fathom_study.tasks import Problem
 COUNTS, RUN = "counts.json", "run"
 """Written here: operations and bytes of a step; the folder of the training."""
 
+MEMORY, FILE_SIZE = 16 * 2**30, 2**28
+"""Limits, bytes: address space, of which PyTorch reserves a few GB; size of each written file."""
+
 
 class Counts(Settings):
     """Operations and bytes of a step over the plain network's; null if they cannot be counted."""
@@ -38,10 +41,6 @@ class Job(Settings):
     threads: Positive
     device: str
     data: str
-    memory: Positive
-    """Limit of its address space, bytes."""
-    file_size: Positive
-    """Limit of each file that it writes, bytes."""
     seconds: Positive
     """Limit of its processor time."""
 
@@ -49,9 +48,9 @@ class Job(Settings):
 def limit(job: Job) -> None:
     """Set the limits of this process, which it cannot raise again."""
     seconds = job.seconds * job.threads
-    limits = {"RLIMIT_FSIZE": job.file_size, "RLIMIT_CPU": seconds, "RLIMIT_CORE": 0}
+    limits = {"RLIMIT_FSIZE": FILE_SIZE, "RLIMIT_CPU": seconds, "RLIMIT_CORE": 0}
     if job.device == "cpu":  # CUDA reserves more addresses than any machine has memory
-        limits["RLIMIT_AS"] = job.memory
+        limits["RLIMIT_AS"] = MEMORY
     for name, value in limits.items():
         resource.setrlimit(getattr(resource, name), (value, value))
 
