@@ -437,10 +437,10 @@ def write_judgement(
 
 def _as_html(parser: MarkdownIt, text: str, drawn: str) -> str:
     """Markdown as HTML for a phone too: tables in boxes that scroll, and the figure inside."""
-    from fathom_study.report.pages.sections import keep_units
+    from fathom_study.report.pages.sections import RULES, keep_units
 
-    parser.add_render_rule("table_open", lambda *_: '<div class="table" tabindex="0">\n<table>\n')
-    parser.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+    for kind in ("table_open", "table_close"):
+        parser.add_render_rule(kind, RULES[kind])
     html = keep_units(parser.render(text)).replace(' style="text-align:right"', ' class="n"')
     return re.sub(rf'<p><img src="{FIGURE}"[^>]*></p>', lambda _: drawn, html)
 

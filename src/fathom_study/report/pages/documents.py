@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fathom_study import tasks
@@ -53,23 +53,22 @@ def readme_blocks() -> dict[str, Callable[[], object]]:
 
 
 def step_table() -> str:
-    """Table of step metrics; metrics with the same meaning share a row."""
-    rows: dict[str, list[str]] = {}
+    """Table of step metrics."""
+    meanings = {}
     for name, metric in tasks.step_metrics().items():
         when = "" if metric.when == "every step" else f"{metric.when} only: "
         along = f", along the {metric.along}" if metric.along else ""
-        rows.setdefault(when + metric.definition + along, []).append(name)
-    return _table("field", rows)
+        meanings[name] = when + metric.definition + along
+    return _table("field", meanings)
 
 
 def run_table() -> str:
-    """Table of run metrics; metrics with the same meaning share a row."""
-    rows: dict[str, list[str]] = {}
+    """Table of run metrics."""
+    meanings = {}
     for name, metric in tasks.run_metrics().items():
         sources = [f"`{name}`" for name in (metric.of, metric.times) if name]
-        meaning = f"{metric.definition} (from {' times the last '.join(sources)})"
-        rows.setdefault(meaning, []).append(name)
-    return _table("column", rows)
+        meanings[name] = f"{metric.definition} (from {' times the last '.join(sources)})"
+    return _table("column", meanings)
 
 
 DEFINED = re.compile(
@@ -99,6 +98,9 @@ def index_table() -> str:
     return markdown_table(["term", "defined in"], table)
 
 
-def _table(head: str, rows: Mapping[str, Sequence[str]]) -> str:
-    quoted = ((", ".join(f"`{name}`" for name in names), words) for words, names in rows.items())
-    return markdown_table([head, "meaning"], quoted)
+def _table(head: str, meanings: Mapping[str, str]) -> str:
+    """A table of names; those with the same meaning share a row."""
+    rows: dict[str, list[str]] = {}
+    for name, meaning in meanings.items():
+        rows.setdefault(meaning, []).append(f"`{name}`")
+    return markdown_table([head, "meaning"], ((", ".join(rows[words]), words) for words in rows))

@@ -44,20 +44,16 @@ UNKNOWN = {"unit": "", **dict.fromkeys(
 )}  # fmt: skip
 """Defaults of other columns that these formats read, for rows without them."""
 
-INTERVALS = {
-    "cost": ("cost_low", "cost_high"),
-    "cost_wider": ("cost_wider_low", "cost_wider_high"),
-    "multiplier": ("low", "high"),
-    "net": ("net_low", "net_high"),
-}
-"""Columns that are shown with an interval, and the columns of its ends."""
+INTERVALS = ("cost", "cost_wider", "net")
+"""Columns that are shown with an interval, whose ends are in NAME_low and NAME_high."""
 
 BESIDE = {
     "effect": {"low", "high", "unit", "multiplier_low", "multiplier_high"},
     "change": {"change_low", "change_high", "unit"},
     "depth_multiplier": {"depth_answer", "depth_low", "depth_high"},
     "observed": {"low", "high"},
-    **{column: set(ends) for column, ends in INTERVALS.items()},
+    "multiplier": {"low", "high"},
+    **{column: {f"{column}_low", f"{column}_high"} for column in INTERVALS},
 }
 """By column, the columns that rows with it do not list separately."""
 
@@ -151,10 +147,10 @@ def _value(
         return called(value) or ", ".join(words)
     if key in FORMATTERS:
         return FORMATTERS[key](UNKNOWN | dict(row))
-    if key in INTERVALS:
-        # In a row with an effect, `low` and `high` are the ends of its interval.
-        before = "multiplier_" if key == "multiplier" and "effect" in row else ""
-        return with_interval(value, *(row.get(before + end, math.nan) for end in INTERVALS[key]))
+    if key in (*INTERVALS, "multiplier"):
+        # Without an effect, `low` and `high` are the ends of the multiplier's interval.
+        before = "" if key == "multiplier" and "effect" not in row else f"{key}_"
+        return with_interval(value, *(row.get(f"{before}{e}", math.nan) for e in ("low", "high")))
     if key == "confidence":
         return f"{number(100 * value)} %"
     return str(value) if isinstance(value, int) else number(value, 5)

@@ -17,11 +17,7 @@ Record = dict[str, Any]
 
 def records(table: pd.DataFrame) -> list[Record]:
     """Rows of a table as dicts; its index counts the rows of the CSV file from 0."""
-    if table.empty:  # common, and pandas is slow for empty tables too
-        return []
-    # Same as to_dict("records"), but three times as fast for a row.
-    columns = (table[name].tolist() for name in table)
-    rows = [dict(zip(table, values, strict=True)) for values in zip(*columns, strict=True)]
+    rows = table.to_dict("records")
     platforms = {"platform", "platform_a", "platform_b"} & set(table.columns)
     for index, row in zip(table.index, rows, strict=True):
         row["line"] = index + 2  # the header is the first
