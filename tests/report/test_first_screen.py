@@ -7,7 +7,7 @@ import pytest
 
 from fathom_study.analysis.claims import load_published
 from fathom_study.config import load_config
-from fathom_study.report.pages.paper import paper_of, write_source
+from fathom_study.report.pages.paper import write_source
 from fathom_study.report.pages.render import environment_of_reports
 from fathom_study.report.pages.sections import read_sections
 from tests.reference.rendering import PROJECT, REFERENCE
@@ -48,7 +48,7 @@ def paper_source(config, published, tmp_path_factory):
         (folder / "tables/studies" / study).mkdir(parents=True, exist_ok=True)
         (folder / "tables/studies" / study / "steps.csv.gz").touch()
     figures = KEPT / "figures"
-    write_source(config, published, paper_of(TEMPLATES), folder, figures, folder / "source")
+    write_source(config, published, PROJECT / "report/paper", folder, figures, folder / "source")
     return folder / "source"
 
 

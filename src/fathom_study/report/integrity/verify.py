@@ -32,17 +32,17 @@ from fathom_study.report.drawing.figure_manifest import (
 )
 from fathom_study.report.figures import OF_A_CELL, figures_of, files_of
 from fathom_study.report.integrity import kept
-from fathom_study.report.pages.page import PAGE, page_of, write_page
-from fathom_study.report.pages.paper import PAPER, paper_of, write_paper
+from fathom_study.report.pages.page import write_page
+from fathom_study.report.pages.paper import PAPER, write_paper
 from fathom_study.report.pages.render import write_reports
-from fathom_study.report.pages.reports import reports_of
+from fathom_study.report.pages.reports import CONFIG, PAGE, reports_of
 from fathom_study.runs.bundle import refused_bundles, refused_file
 from fathom_study.runs.folder import METRICS, run_folder
 from fathom_study.runs.run import Run
 from fathom_study.runs.validate import find_runs
 from fathom_study.system.files import sha256, write_json
 
-CONFIG, TABLES, FIGURES, PAGES = "config.json", "tables", "figures", "studies"
+TABLES, FIGURES, PAGES = "tables", "figures", "studies"
 
 KINDS = {CONFIG: "config", TABLES: "tables", FIGURES: "figures", PAGE: "page", PAPER: "paper"}
 """Kind of a file by the first part of its path in the results folder; any other is a report."""
@@ -170,7 +170,7 @@ def _make_again(
 ) -> Iterator[Check]:
     """Make tables, reports, page and paper in `fresh`; yield failures and stray files."""
     results = Path(config.report_folder)
-    figures, page, paper = results / FIGURES, page_of(templates), paper_of(templates)
+    figures, page, paper = results / FIGURES, templates.parent / "page", templates.parent / "paper"
     try:
         write_tables(config, fresh / TABLES)
         write_claims(config, published, fresh / TABLES)

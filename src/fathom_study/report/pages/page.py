@@ -27,19 +27,13 @@ from fathom_study.report.pages.render import (
     link_to,
     present_reference,
 )
-from fathom_study.report.pages.reports import BOARD, DOCUMENTS
+from fathom_study.report.pages.reports import BOARD, DOCUMENTS, PAGE
 from fathom_study.report.tables.claim_words import VerdictsPresenter
 from fathom_study.system.files import write_text
 
-PAGE = "index.html"
 FIRST = "RESULTS.md"
 SCORECARD = (FIRST, "scorecard")
 """The report and the part of it whose table of claims the page draws itself, with a filter."""
-
-
-def page_of(templates: Path) -> Path:
-    """The folder of the page's template, next to the folder of the reports' templates."""
-    return templates.parent / "page"
 
 
 def write_page(
@@ -77,7 +71,9 @@ def write_page(
             "sources": published.sources,
         }
         replaced[SCORECARD] = Markup(fill(environment, "claims.html.j2"))  # noqa: S704, it escapes
-    sections = read_sections(files, figures, replaced, lines, _other_pages(config))
+    kept = Path(config.reference or "")
+    reference = link_to(config, kept) if config.reference and (kept / PAGE).is_file() else ""
+    sections = read_sections(files, figures, replaced, lines, reference)
     columns = read_yaml(templates / "columns.yaml")
     main = [published.worth.study] if published.worth else []  # the explorer opens on it
     sourced = labels | {name: source.title for name, source in published.sources.items()}
@@ -92,14 +88,6 @@ def write_page(
         own={file.name: Markup(file.read_text("utf-8")) for file in templates.glob("*.*s")},  # noqa: S704
     )
     write_text(folder / PAGE, text)
-
-
-def _other_pages(config: Config) -> dict[str, str]:
-    """Page of the kept result by its folder, both relative to this page; empty without one."""
-    if not config.reference or not (Path(config.reference) / PAGE).is_file():
-        return {}
-    folder = link_to(config, Path(config.reference))
-    return {folder: f"{folder}/{PAGE}"}
 
 
 def reports_in(config: Config, folder: Path) -> list[str]:

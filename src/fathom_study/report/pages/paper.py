@@ -39,11 +39,6 @@ PAPER = "fathom.pdf"
 TEMPLATE, SOURCE = "paper.typ.j2", "paper.typ"
 
 
-def paper_of(templates: Path) -> Path:
-    """The folder of the paper's template, next to the folder of the reports' templates."""
-    return templates.parent / "paper"
-
-
 def write_paper(
     config: Config, published: Published, templates: Path, folder: Path, figures: Path
 ) -> None:

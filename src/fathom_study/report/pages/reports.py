@@ -31,7 +31,9 @@ DOCUMENTS = (f"{DEFINITIONS.name}/*.md", "schemes.md")
 BOARD = "BOARD.md"
 """Report of a config with a board."""
 
-NEEDS = {"index.html": ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}
+PAGE = "index.html"
+
+NEEDS = {PAGE: ("markdown_it", "vl_convert"), "fathom.pdf": ("typst",)}
 """Packages that the page and the paper need."""
 
 CONFIG = "config.json"
@@ -129,7 +131,7 @@ def where_results_are(config: Config, studies: Collection[str], options: Sequenc
     `studies`: those whose reports were asked for; `options`: of `fathom`, for the same config.
     """
     folder = config.report_folder
-    page = f"{folder}/index.html"
+    page = f"{folder}/{PAGE}"
     documents = {
         page: "every result as a page; open it in a browser",
         f"{folder}/fathom.pdf": "the paper",

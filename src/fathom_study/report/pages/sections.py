@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
@@ -21,6 +20,7 @@ from markupsafe import Markup
 from fathom.system.errors import UserError
 from fathom_study.report.pages.lines import Line
 from fathom_study.report.pages.packing import packed
+from fathom_study.report.pages.reports import PAGE
 
 ANCHOR = re.compile(r'<a id="([\w.-]+)">')
 FOLDED = re.compile(r"<details>\n<summary>(.*)</summary>\n?")
@@ -52,16 +52,17 @@ def read_sections(
     figures: Path,
     replaced: Mapping[tuple[str, str], str],
     lines: set[Line],
-    pages: Mapping[str, str] = MappingProxyType({}),
+    reference: str = "",
 ) -> list[Section]:
     """A section for each Markdown file, with its figures.
 
     `files`: by path relative to the page. `figures`: the folder that `figures/…` in a report stands
     for. `replaced`: by file and part, HTML in place of the first table of that part. `lines`: gets
-    the table lines that links lead to. `pages`: by folder, the page of its reports.
+    the table lines that links lead to. `reference`: the folder of the kept result, if it has a
+    page, to which links to its reports then lead.
     """
     anchors = {file: _anchor_of(file) for file in files}
-    reader = _Reader(figures, anchors, replaced, lines, pages)
+    reader = _Reader(figures, anchors, replaced, lines, reference)
     return [reader.section(file, path, lower=i > 0) for i, (file, path) in enumerate(files.items())]
 
 
@@ -104,7 +105,7 @@ class _Reader:
     anchors: Mapping[str, str]
     replaced: Mapping[tuple[str, str], str]
     lines: set[Line]
-    pages: Mapping[str, str]
+    reference: str
 
     def section(self, file: str, path: Path, *, lower: bool) -> Section:
         """The section of one file; with `lower`, its headings are one level below their own."""
@@ -146,9 +147,9 @@ class _Reader:
         place = f"--{parts.fragment}" if parts.fragment else ""
         if target in self.anchors:
             return {"href": f"#{self.anchors[target]}{place}"}
-        for folder, page in self.pages.items():
-            if target.startswith(f"{folder}/") and target.endswith(".md"):
-                return {"href": f"{page}#{_anchor_of(target.removeprefix(f'{folder}/'))}{place}"}
+        of_reference = target.removeprefix(f"{self.reference}/")
+        if self.reference and of_reference != target and target.endswith(".md"):
+            return {"href": f"{self.reference}/{PAGE}#{_anchor_of(of_reference)}{place}"}
         to = f"{target}#{parts.fragment}" if parts.fragment else target
         folder, _, name = target.rpartition("/")
         line = parts.fragment.removeprefix("L")
