@@ -175,7 +175,7 @@ def test_rows_are_of_one_study_platform_and_depth_significant_first():
     worth = present_worth(ABOVE, pd.DataFrame(rows), "baseline")
     lines = [(one["variant"], one["line"]) for one in worth.rows]
     assert lines == [("mhc", 4), ("v1", 5), ("hc", 3), ("altup", 2)]
-    assert worth.overheads == {"mhc": ("little", "https://example.org")}
+    assert worth.overheads["mhc"].words == "little"
 
 
 def test_a_connection_has_one_row_with_its_result_at_the_best_rates():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fathom_study.analysis.claims.published import Worth
+from fathom_study.analysis.claims.published import Overhead, Worth
 from fathom_study.analysis.effective_depth import AT, UNKNOWN
 from fathom_study.analysis.pairs import BEST_RATES, ONE_RATE
 from fathom_study.analysis.significance import BETTER, EQUIVALENT, UNDECIDED, WORSE
@@ -31,8 +31,8 @@ class WorthPresenter(NamedTuple):
     title: str
     rows: list[Record]
     """Rows of worth.csv at one depth, by ORDER of verdicts, then largest multiplier first."""
-    overheads: Mapping[str, tuple[str, str]]
-    """The authors' statement on the cost of a variant: (words, address of the source)."""
+    overheads: Mapping[str, Overhead]
+    """The authors' statement on the cost of a variant."""
     plain: str | None
     """The study's plain network."""
 
@@ -80,8 +80,7 @@ def present_worth(
     )
     if not rows:
         return None
-    overheads = {name: (one.words, one.url) for name, one in above.overheads.items()}
-    return WorthPresenter(above.study, above.task, above.title, rows, overheads, plain)
+    return WorthPresenter(above.study, above.task, above.title, rows, above.overheads, plain)
 
 
 def verdicts(row: Record) -> set[str]:
@@ -131,21 +130,21 @@ def cost_and_pays(row: Record, way: str) -> str:
     return ": ".join(filter(None, (overhead(row[WAYS[way]]), pays)))
 
 
-def steps_saved(row: Record, *, bare: bool = False) -> str:
+def steps_saved(row: Record) -> str:
     """The share of the plain network's steps that a design saves, 1 − 1/m, with its interval.
 
     As in '12 % (10 to 13 %)'; negative if the plain network needs fewer steps. The interval is the
     corrected one, by which the verdict is made; beyond the ladder it ends with 'less' or 'more'. A
-    multiplier outside of the ladder is a bound, as in 'beyond 50 %'. `bare`: without interval.
+    multiplier outside of the ladder is a bound, as in 'beyond 50 %'.
     """
     ends = {"below": row["least"], "beyond": row["most"]}
     if row["answer"] == "both":
         return "beyond both ends of the ladder"
     bound = row["answer"] in ends
     share = saved(ends[row["answer"]] if bound else row["multiplier"])
-    text = f"{row['answer']} {share} %" if bound and not bare else f"{share} %"
+    text = f"{row['answer']} {share} %" if bound else f"{share} %"
     low, high = row["corrected_low"], row["corrected_high"]
-    if bare or math.isnan(low):
+    if math.isnan(low):
         return text
     if high < row["least"] or low > row["most"]:
         return text  # all of it is beyond
