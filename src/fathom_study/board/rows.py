@@ -21,7 +21,6 @@ class Row(NamedTuple):
     """One connection in one track. Numbers that are not known are NaN."""
 
     verdict: str
-    date: str
     connection: str
     """Name as text, or label of a variant of ours."""
     who: str
@@ -38,8 +37,10 @@ class Row(NamedTuple):
     diverged: int
     time: float
     operations: float
-    at_width: float
     study: str
+    date: str = ""
+    """Empty for the row of a judgement, which was not submitted."""
+    at_width: float = math.nan
     log: str = ""
     """Path of the log from the folder of submissions; empty for a row of ours."""
     file: str = ""
@@ -54,7 +55,7 @@ class Row(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it is the row of a judgement, which has no date as it was not submitted."""
+        """Whether it is the row of a judgement."""
         return not self.date
 
 
@@ -155,23 +156,11 @@ def row_of(
     track: Track, name: str, who: str, numbers: Numbers, time: float, operations: float | None
 ) -> Row:
     """The row of a user's connection, without its files."""
-    ends = ("multiplier", "low", "high", "least", "most", "outside")
+    own = {**numbers.model_dump(), "time": time, "operations": operations}
     return Row(
-        verdict=numbers.verdict,
-        date="",
         connection=name,
         who=who,
-        answer=numbers.answer,
-        **{name: _known(getattr(numbers, name)) for name in ends},
-        seeds=numbers.seeds,
         asked=len(track.seeds),
-        diverged=numbers.diverged,
-        time=time,
-        operations=_known(operations),
-        at_width=math.nan,
         study=track.study_name,
+        **{name: math.nan if value is None else value for name, value in own.items()},
     )
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else value
