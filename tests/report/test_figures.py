@@ -204,6 +204,16 @@ VARIANTS = {
 OPTIONAL = ("stream_similarity", "grad_norm_stem")
 
 
+def of_worth(variant, multiplier, low=NAN, high=NAN, cost=1.5, verdict="better", **changes):
+    """A row of worth.csv, on a ladder from 0.8 to 1.65 times the steps."""
+    return {
+        "variant": variant, "against": "baseline", "depth": 8, "rate": "one rate", "answer": "at",
+        "multiplier": multiplier, "corrected_low": low, "corrected_high": high, "least": 0.8,
+        "most": 1.65, "cost": cost, "cost_fused": 1.02, "width": 64.0, "verdict": verdict,
+        "pays_here": "costs more", "pays_fused": "undecided",
+    } | changes  # fmt: skip
+
+
 def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
     """All data that figures of a study read; the last variant lacks optional metrics.
 
@@ -244,14 +254,11 @@ def data_of(task, losses=(4.0, 2.0, 1.0), depths=(4, 8), count=3, value=None):
         "ladder": pd.concat([frame(cells).assign(factor=f) for f in (0.5, 1.0, 1.15, 2.0)]).query(
             f"variant == '{variants[0]}'"),
         "worth": pd.DataFrame(
-            [{"variant": variants[1], "against": variants[0], "depth": depths[0],
-              "rate": "one rate", "answer": answer, "multiplier": 1.1, "corrected_low": low,
-              "corrected_high": 1.2, "least": 0.5, "most": 2.0, "cost_fused": 1.03,
-              "pays_here": "costs more", "pays_fused": "pays",
-              "cost": cost, "cost_wider": wider, "width": 64.0, "wider": 128.0, "verdict": verdict}
-             for answer, low, cost, wider, verdict in (
-                 ("at", 1.0, 1.5, 1.2, "better"), ("below", NAN, 1.5, NAN, "undecided"),
-                 ("beyond", NAN, NAN, NAN, "undecided"), ("", NAN, 2, NAN, ""))]
+            [of_worth(variants[1], 1.1, low, 1.2, cost, verdict, answer=answer, depth=depths[0],
+                      against=variants[0], pays_fused="pays")
+             for answer, low, cost, verdict in (
+                 ("at", 1.0, 1.5, "better"), ("below", NAN, 1.5, "undecided"),
+                 ("beyond", NAN, NAN, "undecided"), ("", NAN, 2, ""))]
         ),
         "sizes": SIZES,
         "published_sizes": pd.DataFrame([{"source": "lab", "variant": "mhc", "parameters": 1e9,
@@ -411,19 +418,13 @@ def test_effects_that_are_zero_within_rounding_are_not_drawn():
 
 
 def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
-    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "least": 0.8,
-            "most": 1.65}  # fmt: skip
-    names = (
-        "variant", "answer", "multiplier", "corrected_low", "corrected_high", "cost", "verdict",
-    )  # fmt: skip
     rows = [
-        ("hc", "at", 0.9, 0.85, 0.95, 1.4, "worse"),
-        ("v1", "at", 1.3, 0, math.inf, 1.2, "undecided"),  # ends at the ladder's ends
-        ("mhc", "at", 1.1, 1.05, 1.15, 1.5, "better"),
-        ("krom_hc", "beyond", 1.65, NAN, NAN, 1.3, "better"),
+        of_worth("hc", 0.9, 0.85, 0.95, 1.4, "worse"),
+        of_worth("v1", 1.3, 0, math.inf, 1.2, "undecided"),  # ends at the ladder's ends
+        of_worth("mhc", 1.1, 1.05, 1.15, 1.5),
+        of_worth("krom_hc", 1.65, cost=1.3, answer="beyond"),
     ]
-    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in rows])
-    (ax,) = draw_figures([find("worth")], "a", worth=table)["worth"].axes
+    (ax,) = draw_figures([find("worth")], "a", worth=pd.DataFrame(rows))["worth"].axes
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == [
         "better than baseline", "krom_hc", "mhc", "worse than baseline", "hc", "undecided", "v1",
@@ -440,18 +441,13 @@ def test_worth_has_rows_by_verdict_with_multiplier_interval_and_cost():
 
 
 def test_the_answer_is_the_time_to_the_plain_networks_score_by_two_costs():
-    names = ("variant", "multiplier", "corrected_low", "corrected_high", "cost", "verdict")
     rows = [
-        ("hc_paper", 0.9, 0, 0.95, 1.4, "worse"),
-        ("mhc_paper", 1.25, 1.2, 1.5, 1.5, "better"),
-        ("mine", 1.25, 1.2, 1.5, 1.0, "better"),  # no named connection
-        ("depth_scaled", 1.0, NAN, NAN, 1.0, "equivalent"),  # the plain network's scores
+        of_worth("hc_paper", 0.9, 0, 0.95, 1.4, "worse"),
+        of_worth("mhc_paper", 1.25, 1.2, 1.5),
+        of_worth("mine", 1.25, 1.2, 1.5, 1.0),  # no named connection
+        of_worth("depth_scaled", 1.0, cost=1.0, verdict="equivalent"),  # the plain scores
     ]
-    same = {"against": "baseline", "depth": 8, "rate": "one rate", "width": 64.0, "least": 0.8,
-            "most": 1.65, "answer": "at", "cost_fused": 1.02, "pays_here": "costs more",
-            "pays_fused": "undecided"}  # fmt: skip
-    table = pd.DataFrame([same | dict(zip(names, values, strict=True)) for values in rows])
-    here, fused = draw_figures([find("answer")], "a", worth=table)["answer"].axes
+    here, fused = draw_figures([find("answer")], "a", worth=pd.DataFrame(rows))["answer"].axes
     labels = [label.get_text() for label in here.get_yticklabels()]
     assert labels == ["mhc_paper", "hc_paper"]
     for ax, costs in ((here, (1.5, 1.4)), (fused, (1.02, 1.02))):
@@ -471,12 +467,9 @@ def test_the_ladder_joins_a_score_to_the_plain_networks_steps_for_it():
         for factor, losses in plain.items()
         for seed, loss in enumerate(losses)
     ]
-    row = {"variant": "mhc", "against": "baseline", "depth": 8, "rate": "one rate"}
-    values = {"answer": "at", "multiplier": 1.5, "corrected_low": 1.4, "corrected_high": 1.6}
-    values |= {"verdict": "better", "least": 0.5, "most": 2.0}
     data = {
         "ladder": frame(cells),
-        "worth": pd.DataFrame([row | values]),
+        "worth": pd.DataFrame([of_worth("mhc", 1.5, 1.4, 1.6)]),
         "cells": frame(seeds("loss_final", [2.5] * 3)),
         "score": LOSS,
     }
@@ -492,12 +485,7 @@ def test_of_many_variants_the_ladder_has_the_four_best_and_the_four_worst():
     multipliers = {**{f"a{i}": 1.1 + i / 100 for i in range(6)},
                    **{f"b{i}": 0.9 - i / 100 for i in range(5)}, "c": 1.3}  # fmt: skip
     verdicts = {"a": "better", "b": "worse", "c": "undecided"}
-    same = {"against": "baseline", "depth": 8, "rate": "one rate", "answer": "at",
-            "corrected_low": 0.8, "corrected_high": 1.4, "least": 0.5, "most": 2.0}  # fmt: skip
-    rows = [
-        same | {"variant": name, "multiplier": m, "verdict": verdicts[name[0]]}
-        for name, m in multipliers.items()
-    ]
+    rows = [of_worth(name, m, verdict=verdicts[name[0]]) for name, m in multipliers.items()]
     cells = [run(variant="baseline", seed=s, loss_final=4.0 - f) | {"factor": f}
              for f in (0.5, 1.0, 2.0) for s in range(3)]  # fmt: skip
     scores = [run(variant=name, seed=s, loss_final=3.0) for name in multipliers for s in range(3)]
