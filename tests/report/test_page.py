@@ -37,9 +37,6 @@ from tests.support.reports import analyze_runs
 from tests.support.runs import config_with
 from tests.support.tables import frame, save_by_study
 
-pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
-pytest.importorskip("markdown_it", reason="markdown-it-py is not installed")
-
 THREE = [4.0, 2.0, 1.0]
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 80 30"><path d="M1.23456 2"/></svg>'
 SCORECARD = "## Scorecard\n\nOf two.\n\n| claim |\n|---|\n| from Markdown |\n"

@@ -1,18 +1,19 @@
 """The paper: text that typst shows literally, its sentences on made-up runs, its bytes."""
 
-import importlib.util
 import json
 import math
 import re
 import shutil
 
 import pytest
+import typst
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fathom.settings import ConfigError
 from fathom.system.text import printable
 from fathom_study.report.pages.paper import as_literal, as_typst, write_paper, write_source
+from tests.support.project import PROJECT
 from tests.support.reports import (
     DEPTHS,
     IMAGES,
@@ -26,73 +27,54 @@ from tests.support.runs import config_with
 from tests.support.tables import run
 
 NAN = math.nan
+PAPER = PROJECT / "report/paper"
 NASTY = '#panic("x") $x$ *b* _i_ `r` @tab <l> [c] \\ // /* "q" ~ = - + ' + "'"
-
-
-@pytest.fixture(scope="module")
-def typst():
-    return pytest.importorskip("typst", reason="typst is not installed")
 
 
 # --- text ------------------------------------------------------------------------------------
 
 
-def of_typst(typst, expression):
+def of_typst(expression):
     """The value of an expression, evaluated by typst."""
     query = f"#metadata({expression}) <value>".encode()
     return json.loads(typst.query(query, "<value>", field="value"))[0]
 
 
-def test_typst_reads_back_written_text(typst):
+def test_typst_reads_back_written_text():
     @settings(max_examples=20, deadline=None)
     @given(st.text(min_size=1))
     def reads_back(text):
-        assert of_typst(typst, as_literal(text)) == printable(text)
+        assert of_typst(as_literal(text)) == printable(text)
 
     reads_back()
-    assert of_typst(typst, as_literal(NASTY)) == NASTY
+    assert of_typst(as_literal(NASTY)) == NASTY
     # In markup too, where most of these characters mean something.
-    assert of_typst(typst, f"[{as_typst(NASTY)}].text") == NASTY
-
-
-# --- files of the paper ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folder_of_paper(pytestconfig):
-    return pytestconfig.rootpath / "report/paper"
+    assert of_typst(f"[{as_typst(NASTY)}].text") == NASTY
 
 
 # --- worlds of runs --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def published(shipped):
-    return shipped[0]
-
-
-@pytest.fixture(scope="module")
-def few(published):
-    """As `published`, but only claims on gains and no values, because these take longest."""
+def few(shipped):
+    """Only published claims on gains, and no values, because these take longest."""
+    published = shipped[0]
     gains = [claim for claim in published.claims if claim.id.startswith("gain-")]
     return published.model_copy(update={"values": [], "claims": gains})
 
 
 @pytest.fixture
-def source(few, folder_of_paper, tmp_path):
-    """Function that returns the paper's source for runs; typst compiles it if installed."""
+def source(few, tmp_path):
+    """Function that returns the paper's source for runs, which typst can compile."""
 
     def write(loss_of=by_recipe, published=few, device="Test CPU", labels=None, **changes):
         config = study_config(tmp_path / "results", **changes)
         config = config.model_copy(update={"labels": labels or {}})
         folder = write_tables(config, published, *rows_of(config, loss_of), device=device)
         root = tmp_path / "source"
-        write_source(config, published, folder_of_paper, folder, folder / "figures", root)
-        if has_typst():
-            import typst
-
-            pdf = typst.compile(root / "paper.typ", root=root, ignore_system_fonts=True)
-            assert pdf.startswith(b"%PDF")
+        write_source(config, published, PAPER, folder, folder / "figures", root)
+        pdf = typst.compile(root / "paper.typ", root=root, ignore_system_fonts=True)
+        assert pdf.startswith(b"%PDF")
         shown = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
         assert not re.findall(r".* of 0 runs.*", shown)
         abstract = shown.partition("*Abstract.*")[2].partition(" = The question")[0]
@@ -108,10 +90,6 @@ def source(few, folder_of_paper, tmp_path):
     return write
 
 
-def has_typst():
-    return importlib.util.find_spec("typst") is not None
-
-
 def shown_in(text):
     """The source, with strings as a reader sees them."""
     plain = re.sub(r'#(?:super\()?"((?:[^"\\]|\\.)*)"\)?;', r"\1", text)
@@ -121,13 +99,13 @@ def shown_in(text):
 SMALL = {"depths": [48], "variants": ["hc", "mhc"]}
 
 
-def test_paper_states_the_values_of_the_tables(source, published):
+def test_paper_states_the_values_of_the_tables(source, shipped):
     """The plain network has two more depths; no sentence on another may mention them."""
     text = source(
         lambda cell: (
             by_recipe(cell) if cell.variant == "baseline" or cell.depth in DEPTHS else None
         ),
-        published,
+        shipped[0],
         depths=[6, *DEPTHS, 96],
     )
     # As in the reports: the logarithms of 0.9, 1 and 1/0.9.
@@ -161,7 +139,7 @@ def test_paper_of_few_runs_is_whole_and_escapes_texts_of_run_folders(source, los
     assert "#drawing(" not in text and "@fig-" not in text  # no figure is drawn of them
 
 
-def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
+def test_every_kind_of_study_has_a_section(few, tmp_path):
     contrasts = {"variants": ["baseline", "mhc"], "depths": [2, 4], "contrasts": [
         {"question": "Does it matter?", "pairs": [["mhc", "baseline"]]}]}  # fmt: skip
     words = {**TEXT, "variants": ["baseline"], "depths": [4]}
@@ -181,15 +159,14 @@ def test_every_kind_of_study_has_a_section(few, folder_of_paper, tmp_path):
                  score_metric="validation_bpc", trigram_bpc=2.9)]  # fmt: skip
     folder = write_tables(config, few, rows, [])
     root = tmp_path / "source"
-    write_source(config, few, folder_of_paper, folder, folder / "figures", root)
+    write_source(config, few, PAPER, folder, folder / "figures", root)
     text = shown_in((root / "paper.typ").read_text(encoding="utf-8"))
     row = "[1], [1], [mhc against baseline, 4 layers: × 10 (× 10 to × 10)]"
     for part in (f"([parts], [4 layers], [PyTorch], {row})", "*pictures*", "2.9 (a trigram model)",
                  "of 2 variants is 0.75 at 4 layers (mhc_causal); chance is 0.1"):  # fmt: skip
         assert part in text, part
-    if has_typst():
-        write_paper(config, few, folder_of_paper, folder, folder / "figures")
-        assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")
+    write_paper(config, few, PAPER, folder, folder / "figures")
+    assert (folder / "fathom.pdf").read_bytes().startswith(b"%PDF")
 
 
 # --- the PDF ---------------------------------------------------------------------------------
@@ -202,11 +179,11 @@ def small(few, tmp_path_factory):
     return config, write_tables(config, few, *rows_of(config, by_recipe))
 
 
-def test_the_same_tables_make_the_same_bytes(typst, small, few, folder_of_paper):
+def test_the_same_tables_make_the_same_bytes(small, few):
     config, folder = small
     made = []
     for _ in range(2):
-        write_paper(config, few, folder_of_paper, folder, folder / "figures")
+        write_paper(config, few, PAPER, folder, folder / "figures")
         made.append((folder / "fathom.pdf").read_bytes())
     (folder / "fathom.pdf").unlink()
     assert made[0] == made[1]
@@ -214,10 +191,10 @@ def test_the_same_tables_make_the_same_bytes(typst, small, few, folder_of_paper)
     assert str(folder.parent).encode() not in made[0]
 
 
-def test_error_of_typst_is_one_line(typst, small, few, folder_of_paper, tmp_path):
+def test_error_of_typst_is_one_line(small, few, tmp_path):
     config, folder = small
-    shutil.copytree(folder_of_paper.parent / "templates", tmp_path / "templates")
-    copy = shutil.copytree(folder_of_paper, tmp_path / "paper")
+    shutil.copytree(PAPER.parent / "templates", tmp_path / "templates")
+    copy = shutil.copytree(PAPER, tmp_path / "paper")
     with (copy / "paper.typ.j2").open("a", encoding="utf-8") as template:
         template.write("#strange\n")
     with pytest.raises(ConfigError, match=r"paper\.typ\.j2: typst: unknown variable: strange"):

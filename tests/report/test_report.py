@@ -76,12 +76,6 @@ def by_claim(rows, shipped):
     return {ids[text]: row for text, row in zip(statements, rows, strict=True) if text in ids}
 
 
-def answer(folder):
-    """(question, answer, evidence) of every row of the answer; empty without questions."""
-    tables = tables_in(section(read(folder), "## The answer"))
-    return [tuple(row) for row in tables[0][2:]] if tables else []
-
-
 def tables_in(text):
     """Every Markdown table, as a list of rows of cells."""
     tables = [[]]
@@ -321,7 +315,7 @@ def test_own_study_is_answered_and_mentions_no_claim(shipped, tmp_path, part):
         for s in range(3)
     ]
     folder = report_of(config, shipped, rows)
-    (effect,) = answer(folder)
+    (_, _, effect), *_ = tables_in(section(read(folder), "## The answer"))
     assert effect[0] == "own: Is the variant better than the plain residual network?"
     assert effect[1] == "**better**"
     text = read(folder)
