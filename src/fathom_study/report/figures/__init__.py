@@ -85,7 +85,7 @@ class Declaration:
     """Draws the figure from the data of `reads`, passed by name."""
     module: str
     """The module with the code of the figure."""
-    question: str = ""
+    question: str
     """The first line of its title: its question, or a metric and the axis it is drawn against."""
     needs: type[Settings] | UnionType = Settings
     """Type of a connection or component that the study must have."""
@@ -113,17 +113,10 @@ def figure(draw: Callable[..., Figure] | None = None, **limits: Any) -> Callable
         return functools.partial(figure, **limits)
     name, group = draw.__name__, draw.__module__.rpartition(".")[2]
     reads = tuple(inspect.signature(draw).parameters)
-    question, caption = _question_and_caption(draw.__doc__ or "")
-    declared = Declaration(name, reads, caption, draw, draw.__module__, question, **limits)
+    asked, _, caption = " ".join((draw.__doc__ or "").split()).partition("? ")
+    declared = Declaration(name, reads, caption, draw, draw.__module__, f"{asked}?", **limits)
     _groups.setdefault(group if group == OVERVIEW else STUDY, Registry())[name] = declared
     return draw
-
-
-def _question_and_caption(words: str) -> tuple[str, str]:
-    """(leading question of a docstring, rest of it); the question is empty if there is none."""
-    text = " ".join(words.split())
-    sentence, mark, rest = text.partition("? ")
-    return (f"{sentence}?", rest) if mark and "." not in sentence else ("", text)
 
 
 def figures_of(group: str) -> Registry[Declaration]:
@@ -248,8 +241,7 @@ def draw_figures(
     figures, words = {}, (labels or {}, depth_unit, loss_unit)
     with style.from_defaults(), style.worded(*words):
         for one in declared:
-            lines = (one.question, style.words(title))
-            data["title"] = "\n".join(line for line in lines if line)
+            data["title"] = "\n".join(filter(None, (one.question, style.words(title))))
             figures[one.name] = one.draw(**{read: data[read] for read in one.reads})
     return figures
 
