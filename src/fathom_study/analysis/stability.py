@@ -50,11 +50,7 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
     valid, scores, rows = counted(cells), scores_of(config), []
     for name, study in config.studies.items():
         for platform, depth, by_label in runs_by_place(valid, name) if study.rate_families else ():
-            here = {
-                base: family
-                for base, family in _families(config, name, depth, platform).items()
-                if all(label in by_label for label in family.values())
-            }
+            here = _families(config, name, depth, platform, by_label)
             columns = {
                 base: _variant_columns(study, family, by_label, scores[name])
                 | _spiked(steps, name, platform, depth, family.values())
@@ -68,15 +64,17 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _families(config: Config, study: str, depth: int, platform: str) -> dict[str, dict[float, str]]:
-    """Labels by variant and learning rate, for the rates trained at this depth and platform."""
+def _families(
+    config: Config, study: str, depth: int, platform: str, runs: Runs
+) -> dict[str, dict[float, str]]:
+    """Labels by variant and learning rate, of the variants with runs at every rate planned here."""
     place = depth, Platform.parse(platform).backend
-    trained = {c.variant for c in config.cells_of(study) if (c.depth, c.backend) == place}
+    planned = {c.variant for c in config.cells_of(study) if (c.depth, c.backend) == place}
     families = {
-        base: {rate: label for rate, label in family.items() if label in trained}
+        base: {rate: label for rate, label in family.items() if label in planned}
         for base, family in config.studies[study].rate_families.items()
     }
-    return {base: family for base, family in families.items() if family}
+    return {base: of for base, of in families.items() if of and runs.keys() >= {*of.values()}}
 
 
 def _pairs(config: Config, study: str, families: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -107,10 +105,8 @@ def trains(study: Study, runs: pd.DataFrame) -> pd.Series:
 def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.Series:
     """The largest rate that trains, 0 if none does, by seed that has every rate."""
     does = {rate: trains(study, runs[label]) for rate, label in family.items()}
-    table = pd.DataFrame(does).dropna().astype(bool)
-    rates = np.array(list(table.columns), float)
-    largest = [max(rates[row], default=0.0) for row in table.to_numpy()]
-    return pd.Series(largest, table.index, dtype=float)
+    table = pd.DataFrame(does).dropna().astype(float)
+    return (table * table.columns).max(axis=1)
 
 
 def _variant_columns(
@@ -145,24 +141,22 @@ def _good(
     ladder = next(iter(ladders_of(study, runs).values()), None)
     if ladder is None:
         return {}
-    worth = {}
-    for rate, label in family.items():
+    rates, labels, worth = list(family), list(family.values()), []
+    for label in labels:
         scores = finite_scores(runs[label])
         logs = log_multipliers(ladder, scores, score.sign)
         is_whole = len(scores) == len(runs[label]) and len(logs)
-        worth[rate] = float(np.mean(logs)) if is_whole else -math.inf
-    most = worth[next(rate for rate, label in family.items() if label == best)]
+        worth.append(float(np.mean(logs)) if is_whole else -math.inf)
+    low = high = labels.index(best)
+    most = worth[low]
     if not math.isfinite(most):
         return {}
-    rates, is_good = list(family), [most - value <= math.log1p(DELTA) for value in worth.values()]
-    at = list(family.values()).index(best)
-    below = len(list(itertools.takewhile(bool, reversed(is_good[:at]))))
-    above = len(list(itertools.takewhile(bool, is_good[at + 1 :])))
-    return {
-        "good": below + 1 + above,
-        "good_low": rates[at - below],
-        "good_high": rates[at + above],
-    }
+    is_good = [most - value <= math.log1p(DELTA) for value in worth]
+    while low > 0 and is_good[low - 1]:
+        low -= 1
+    while high + 1 < len(rates) and is_good[high + 1]:
+        high += 1
+    return {"good": high - low + 1, "good_low": rates[low], "good_high": rates[high]}
 
 
 def _spiked(
@@ -208,26 +202,18 @@ def _compare(
 ) -> dict[str, Any]:
     """The columns of a row that compare one variant with another, over their common rates."""
     common = [rate for rate in our_family if rate in their_family]
-    ours, theirs = (
+    rates = (
         largest_rates(study, {rate: family[rate] for rate in common}, runs)
         for family in (our_family, their_family)
     )
-    seeds, top = ours.index.intersection(theirs.index), max(common, default=math.nan)
-    verdicts = {seed: _one_seed(ours[seed], theirs[seed], top) for seed in seeds}
-    counts = Counter(verdicts.values())
-    factors = pd.Series(
-        [
-            ours[seed] / theirs[seed]
-            for seed, word in verdicts.items()
-            if word and ours[seed] and theirs[seed] and top not in (ours[seed], theirs[seed])
-        ],
-        dtype=float,
-    )
-    alike = len(seeds) >= MIN_SEEDS and len(counts) == 1
+    both, top = pd.concat(rates, axis=1, join="inner"), max(common, default=math.nan)
+    counts = Counter(_one_seed(*pair, top) for pair in both.itertuples(index=False))
+    factors = both[((both > 0) & (both < top)).all(axis=1)]
+    alike = len(both) >= MIN_SEEDS and len(counts) == 1
     return {
-        "both": len(seeds),
+        "both": len(both),
         **{word: counts[word] for word in (LARGER, EQUAL, SMALLER)},
-        **(_median(factors, "ratio") if len(factors) == len(seeds) else {}),
+        **(_median(factors[0] / factors[1], "ratio") if len(factors) == len(both) else {}),
         "verdict": (next(iter(counts)) if alike else "") or UNDECIDED,
     }
 
