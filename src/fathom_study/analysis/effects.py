@@ -19,14 +19,21 @@ from fathom_study.analysis.pair_verdicts import (
     Verdicts,
     compare,
     in_unit,
-    key_of,
     verdicts_of,
 )
-from fathom_study.analysis.pairs import ONE_RATE, Pair, contrasted, differing_settings, pairs_of
+from fathom_study.analysis.pairs import (
+    ONE_RATE,
+    Pair,
+    after_looking,
+    contrasted,
+    differing_settings,
+    pairs_of,
+)
+from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import mean_with_ci, t_interval, to_scale
 from fathom_study.analysis.tables import counted, read_table, scores_of
-from fathom_study.config import Config
+from fathom_study.config import Cell, Config
 from fathom_study.metrics.scores import Score
 from fathom_study.metrics.steps import POSITIVE, UNBOUNDED
 
@@ -52,22 +59,20 @@ def effects_table(config: Config, cells: pd.DataFrame, verdicts: Verdicts) -> pd
     valid, scores, rows = counted(cells), scores_of(config), []
     by_metric = {metric: verdicts_of(config, cells, metric) for metric in METRICS[1:]}
     by_metric[SCORE] = verdicts
-    for name, study in config.studies.items():
-        for labels, pair, runs in pairs_of(config, name, valid, contrasted):
-            key, sides = key_of(labels, pair), (pair.variant, pair.against)
+    for name in config.studies:
+        for key, pair in pairs_of(config, name, valid, contrasted):
+            sides, backend = (key.variant, key.against), Platform.parse(key.platform).backend
             is_plain = [config.connection(name, side).kind == "plain" for side in sides]
-            keys = [runs[side].iloc[0]["key"] for side in sides]
-            labels |= {
+            trained = (Cell(name, key.depth, side, backend, seed=0) for side in sides)
+            labels = key._asdict() | {
                 "question": pair.question,
                 "against_plain": is_plain[1],
-                "differs_in": ", ".join(differing_settings(config, keys)),
+                "differs_in": ", ".join(differing_settings(config, trained)),
                 "at_edge": pair.at_edge,
-                "after_looking": study.chosen_after_looking_at(
-                    labels["depth"], pair.variant if pair.rate == ONE_RATE else ""
-                ),
+                "after_looking": after_looking(config, key),
             }
             # A single stream has no similarity of streams and no matrices to differ in.
-            of_score_alone = pair.rate != ONE_RATE or any(is_plain)
+            of_score_alone = key.rate != ONE_RATE or any(is_plain)
             for metric in METRICS[:1] if of_score_alone else METRICS:
                 if row := _row(pair, metric, scores[name]):
                     rows.append(labels | row | by_metric[metric][key]._asdict())

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fathom_study import tasks
 from fathom_study.analysis.ladder import DELTA, read_differences
-from fathom_study.analysis.pairs import Pair, beside_plain, contrasted, pairs_of
+from fathom_study.analysis.pairs import Key, Pair, beside_plain, contrasted, pairs_of
 from fathom_study.analysis.significance import (
     FLOAT32_TOLERANCE,
     SIGNIFICANCE_LEVEL,
@@ -112,25 +112,6 @@ def in_unit(effect: float, unit: str) -> float:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-class Key(NamedTuple):
-    """A pair of trainings at one place."""
-
-    study: str
-    platform: str
-    depth: int
-    variant: str
-    against: str
-    rate: str
-    seeds: tuple[int, ...]
-    """The seeds that its contrast names; empty: all."""
-
-
-def key_of(labels: Mapping[str, Any], pair: Pair) -> Key:
-    """The key of a pair with the labels of `pairs_of`."""
-    place = (labels["study"], labels["platform"], labels["depth"])
-    return Key(*place, pair.variant, pair.against, pair.rate, pair.seeds)
-
-
 class Verdict(NamedTuple):
     """A pair's test, corrected for its family, and what follows from it; columns of effects.csv."""
 
@@ -206,11 +187,10 @@ def _compared(config: Config, cells: pd.DataFrame, metric: str) -> Iterator[_Com
         # It was measured on the task's own data, and a user's text may differ.
         spread = score.spread if is_score and settings.dataset else None
         for source in (contrasted, beside_plain) if is_score else (contrasted,):
-            for labels, pair, _ in pairs_of(config, study, cells, source):
+            for key, pair in pairs_of(config, study, cells, source):
                 found = compare(pair, score, metric)
                 mean = moderate(found.on_scale, spread)
-                key, of_score = key_of(labels, pair), score if is_score else None
-                yield _Compared(key, pair, of_score, found, mean, looks)
+                yield _Compared(key, pair, score if is_score else None, found, mean, looks)
 
 
 def _family(config: Config, key: Key, pair: Pair) -> str:

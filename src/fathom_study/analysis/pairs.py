@@ -69,18 +69,38 @@ Pairs = Callable[[Config, str, Runs, Score], Iterator[Pair]]
 """Function of (config, study, runs at one place, score)."""
 
 
+class Key(NamedTuple):
+    """A pair of trainings at one place; the fields are columns of its row."""
+
+    study: str
+    platform: str
+    depth: int
+    variant: str
+    against: str
+    rate: str
+    seeds: tuple[int, ...]
+    """The seeds that its contrast names; empty: all."""
+
+
 def pairs_of(
     config: Config, study: str, cells: pd.DataFrame, pairs: Pairs
-) -> Iterator[tuple[dict[str, Any], Pair, Runs]]:
-    """(the first columns of its row, pair, all runs there) for each place of a study.
-
-    `cells`: the rows of cells.csv that count.
-    """
+) -> Iterator[tuple[Key, Pair]]:
+    """Every pair of a study, at each of its places. `cells`: the rows of cells.csv that count."""
     score = scores_of(config)[study]
     for platform, depth, runs in runs_by_place(cells, study):
         for pair in pairs(config, study, runs, score):
-            labels = {"study": study, "platform": platform, "depth": depth}
-            yield labels | {"variant": pair.variant, "against": pair.against}, pair, runs
+            key = Key(study, platform, depth, pair.variant, pair.against, pair.rate, pair.seeds)
+            yield key, pair
+
+
+def after_looking(config: Config, key: Key) -> str:
+    """The settings chosen by results on which the verdict of a pair rests, as in 'seeds'."""
+    # A pair at the best rates has only the seeds of all rates.
+    variant = key.variant if key.rate == ONE_RATE else ""
+    chosen = config.studies[key.study].chosen_after_looking.items()
+    return ", ".join(
+        name for name, one in chosen if key.depth in one.verdicts_at or variant in one.verdicts_of
+    )
 
 
 def contrasted(config: Config, study: str, runs: Runs, score: Score) -> Iterator[Pair]:
@@ -216,14 +236,14 @@ def _losses(variants: Sequence[str], runs: Runs, score: Score) -> pd.DataFrame:
 # --- settings ------------------------------------------------------------------------------------
 
 
-def differing_settings(config: Config, keys: Iterable[str]) -> list[str]:
+def differing_settings(config: Config, cells: Iterable[Cell]) -> list[str]:
     """The settings in which two cells' specs differ, as 'connection.coefficients.alpha'.
 
     A component of another kind counts as one setting, and so does a start, whose numbers have a
     meaning only together. Settings that do not affect the plain network do not count as different
     from it.
     """
-    specs = [config.spec(Cell.parse(key)) for key in keys]
+    specs = [config.spec(cell) for cell in cells]
     one, other = ({**spec.model_dump(), **OF_THE_CELL} for spec in specs)
     if any(spec.connection.kind == "plain" for spec in specs):
         for setting in specs[0].model.connection_settings:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fathom_study.analysis.pair_verdicts import PERCENT, Verdict, Verdicts, key_of, unit_of
-from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
+from fathom_study.analysis.pair_verdicts import PERCENT, Verdict, Verdicts, unit_of
+from fathom_study.analysis.pairs import ONE_RATE, Key, Pair, beside_plain, pairs_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import BETTER, WORSE
 from fathom_study.analysis.statistics import t_interval
@@ -59,31 +59,31 @@ def sizes_table(
     by_key = {tuple(row[key] for key in (*KEY, "rate")): row for row in worth.to_dict("records")}
     sizes = []
     for name, study in config.studies.items():
-        for labels, pair in _designs(config, name, valid) if study.plain_at_size else ():
-            row = by_key.get(tuple(labels[key] for key in (*KEY, "rate")))
+        for key, pair in _designs(config, name, valid) if study.plain_at_size else ():
+            row = by_key.get(key[:-1])
             if row is None:  # without a common seed
                 continue
-            of_size = (valid["study"] == name) & (valid["depth"] == labels["depth"])
+            of_size = (valid["study"] == name) & (valid["depth"] == key.depth)
             sizes.append(
-                labels
-                | {"backend": Platform.parse(labels["platform"]).backend}
-                | _size(config, labels)
+                key._asdict()
+                | {"backend": Platform.parse(key.platform).backend}
+                | {"scheme": config.connection(name, key.variant).model_dump_json()}
+                | _size(config, key)
                 | _rates(config, name, valid[of_size])
-                | _gain(pair, scores[name], verdicts[key_of(labels, pair)])
+                | _gain(pair, scores[name], verdicts[key])
                 | {column: row[column] for column in OF_WORTH}
             )
-    _name_designs(sizes)
     _add_costs(sizes, config)
-    sizes = [row | compare_costs(row) for row in sizes]
-    chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in sorted(sizes, key=lambda row: (-row["seeds"], row["outside"])):
-        chosen.setdefault((row["design"], row["backend"], row["study"], row["depth"]), row)
-    read = [key[:2] for key, row in chosen.items() if row["answer"]]
-    rows = sorted(
-        (row for key, row in chosen.items() if read.count(key[:2]) > 1),
-        key=lambda row: [row[key] for key in ("backend", "design", *FACTORS)],
-    )
-    return pd.DataFrame(rows, columns=SIZE_COLUMNS)
+    rows = [row | compare_costs(row) for row in sizes]
+    table = pd.DataFrame(rows, columns=[*SIZE_COLUMNS, "scheme"])
+    # One connection has the shortest of its labels.
+    labels = table.groupby("scheme")["variant"]
+    table["design"] = labels.transform(lambda variants: min(variants, key=len))
+    table = table.sort_values(["seeds", "outside"], ascending=[False, True], kind="stable")
+    table = table.drop_duplicates(["design", "backend", "study", "depth"])
+    read = (table["answer"] != "").groupby([table["design"], table["backend"]]).transform("sum")
+    order = ["backend", "design", *FACTORS]
+    return table[read > 1].sort_values(order, ignore_index=True)[SIZE_COLUMNS]
 
 
 POOLED_COLUMNS = [
@@ -120,31 +120,29 @@ def pooled_table(sizes: pd.DataFrame) -> pd.DataFrame:
 # --- one size -------------------------------------------------------------------------------------
 
 
-def _designs(
-    config: Config, study: str, cells: pd.DataFrame
-) -> Iterator[tuple[dict[str, Any], Pair]]:
+def _designs(config: Config, study: str, cells: pd.DataFrame) -> Iterator[tuple[Key, Pair]]:
     """The pairs of a study's connections with the plain network of the size, at one rate."""
-    settings, pairs, against = config.studies[study], [], {}
-    for labels, pair, _ in pairs_of(config, study, cells, beside_plain):
-        variant, plain = pair.variant, pair.against
-        labels["rate"] = pair.rate
-        scheme = config.connection(study, variant)
-        is_design = scheme.kind != "plain" and "model" not in settings.changes(variant)
-        if is_design and labels["rate"] == ONE_RATE and plain in settings.plain_at_size:
-            pairs.append((labels | {"scheme": scheme.model_dump_json()}, pair))
-    for labels, pair in sorted(pairs, key=lambda one: settings.plain_at_size.index(one[1].against)):
-        if against.setdefault((labels["platform"], labels["depth"]), pair.against) == pair.against:
-            yield labels, pair
+    settings, against = config.studies[study], {}
+    pairs = [
+        (key, pair)
+        for key, pair in pairs_of(config, study, cells, beside_plain)
+        if key.rate == ONE_RATE
+        and key.against in settings.plain_at_size
+        and config.connection(study, key.variant).kind != "plain"
+        and "model" not in settings.changes(key.variant)
+    ]
+    for key, pair in sorted(pairs, key=lambda one: settings.plain_at_size.index(one[0].against)):
+        if against.setdefault((key.platform, key.depth), key.against) == key.against:
+            yield key, pair
 
 
-def _size(config: Config, labels: Mapping[str, Any]) -> dict[str, Any]:
-    study, depth, plain = (labels[key] for key in ("study", "depth", "against"))
-    settings = config.studies[study].of(plain)
-    tokens = settings.steps * settings.tokens_per_step_at(depth)
-    parameters = count_parameters(config.network(study, depth, plain))
+def _size(config: Config, key: Key) -> dict[str, Any]:
+    settings = config.studies[key.study].of(key.against)
+    tokens = settings.steps * settings.tokens_per_step_at(key.depth)
+    parameters = count_parameters(config.network(key.study, key.depth, key.against))
     return {
         "channels": width_of(settings),
-        "layers": depth,
+        "layers": key.depth,
         "tokens": tokens,
         "steps": settings.steps,
         "parameters": parameters,
@@ -186,15 +184,6 @@ def _gain(pair: Pair, score: Score, verdict: Verdict) -> dict[str, float]:
         "gain_low": -size * verdict.corrected_high,
         "gain_high": -size * verdict.corrected_low,
     }
-
-
-def _name_designs(rows: Sequence[dict[str, Any]]) -> None:
-    """Give rows of one connection the shortest of its labels as `design`."""
-    labels = defaultdict(list)
-    for row in rows:
-        labels[row["scheme"]].append(row["variant"])
-    for row in rows:
-        row["design"] = min(labels[row["scheme"]], key=len)
 
 
 def _add_costs(rows: Sequence[dict[str, Any]], config: Config) -> None:

@@ -15,8 +15,8 @@ import pandas as pd
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.cost import MACHINES, over_transformer
 from fathom_study.analysis.ladder import log_multipliers
-from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare, key_of
-from fathom_study.analysis.pairs import ONE_RATE, Pair, beside_plain, pairs_of
+from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare
+from fathom_study.analysis.pairs import ONE_RATE, Pair, after_looking, beside_plain, pairs_of
 from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
@@ -61,27 +61,23 @@ def worth_table(
     times, wider = read_step_times(config), read_step_times(config, wider=True)
     by_depth = {tuple(row[key] for key in KEY): row for row in depths.to_dict("records")}
     for name, study in config.studies.items():
-        for labels, pair, _ in pairs_of(config, name, valid, beside_plain):
+        for key, pair in pairs_of(config, name, valid, beside_plain):
             row = _row(pair, scores[name])
             if row is None:
                 continue
-            at_one_rate = pair.rate == ONE_RATE
             if row["answer"]:
-                verdict = verdicts[key_of(labels, pair)]
+                verdict = verdicts[key]
                 row |= verdict._asdict() | {
                     "corrected_low": verdict.steps_low,
                     "corrected_high": verdict.steps_high,
                     # Equal but for rounding is equal in steps too.
                     "verdict": EQUIVALENT if verdict.verdict == ALIKE else verdict.verdict,
                 }
-            deep = by_depth.get(tuple(labels[key] for key in KEY)) if at_one_rate else None
+            deep = by_depth.get(key[: len(KEY)]) if key.rate == ONE_RATE else None
             own = (one for one in pair.rates if study.of(one).optimizer.lr == study.optimizer.lr)
-            labels |= {
+            labels = key._asdict() | {
                 "design": next(own, pair.variant),
-                "rate": pair.rate,
-                "after_looking": study.chosen_after_looking_at(
-                    labels["depth"], pair.variant if at_one_rate else ""
-                ),
+                "after_looking": after_looking(config, key),
             }
             row |= _cost(times, wider, labels, row)
             row["cost_fused"] = fused_cost(config, name, pair.variant)

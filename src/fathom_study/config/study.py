@@ -236,17 +236,6 @@ class Study(Settings):
                 )
         return self
 
-    def chosen_after_looking_at(self, depth: int, variant: str = "") -> str:
-        """The settings chosen by results on which a verdict rests, as in 'seeds'.
-
-        `variant`: empty for a pair at best rates, which has only the seeds of all rates.
-        """
-        return ", ".join(
-            name
-            for name, one in self.chosen_after_looking.items()
-            if depth in one.verdicts_at or variant in one.verdicts_of
-        )
-
     def values(self, axis: str) -> list[Any]:
         """The study's values on one of AXES."""
         if axis == "depths":

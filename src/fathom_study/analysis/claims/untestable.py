@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from fathom_study.analysis.claims.evidence import INERT, ONE_RUN
-from fathom_study.analysis.effects import differing_settings
+from fathom_study.analysis.pairs import differing_settings
 from fathom_study.analysis.tables import GROUP
-from fathom_study.config import Config
+from fathom_study.config import Cell, Config
 
 SAME_AS = "same_as"
 """A column of cells: the first variant with the same run."""
@@ -79,7 +79,7 @@ def no_pair(config: Config, one: pd.DataFrame, other: pd.DataFrame) -> bool:
     sides = (one, other)
     if not any(map(_has_no_effect, sides)) or not all(map(_keeps_size, sides)):
         return False
-    differs = differing_settings(config, [side.iloc[0]["key"] for side in sides])
+    differs = differing_settings(config, (Cell.parse(side.iloc[0]["key"]) for side in sides))
     return bool(differs) and all(name.startswith("connection.H_res") for name in differs)
 
 
