@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 DEVICES = {"cpu": "a CPU", "cuda": "CUDA", "metal": "Metal"}
 """Devices that a claim may require, with their names in a sentence."""
@@ -46,27 +45,18 @@ class Platform:
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def is_imported(self) -> bool:
-        """Whether its runs came in a bundle."""
-        return bool(self.machine)
 
+def labels_of(names: Iterable[str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Display names: `labels`, with those of platforms and backends, by name.
 
-def labels_of(
-    names: Iterable[str], labels: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
-    """Display names of platforms and backends, by name.
-
-    A name is the framework. If results come from several machines, it adds the machine of imported
-    runs, named by `labels`, as in 'PyTorch on NVIDIA H100'.
+    A platform's name is the framework. If results come from several machines, it adds the machine
+    of imported runs, named by `labels`, as in 'PyTorch on NVIDIA H100'.
     """
     platforms = [Platform.parse(name) for name in dict.fromkeys(names)]
     several = len({platform.machine for platform in platforms}) > 1
-    display_names = dict(FRAMEWORKS)
+    display_names = {**labels, **FRAMEWORKS}
     for platform in platforms:
         framework = FRAMEWORKS.get(platform.backend, platform.backend)
-        machine = labels.get(platform.machine, platform.machine)
-        display_names[platform.name] = (
-            f"{framework} on {machine}" if several and machine else framework
-        )
+        machine = labels.get(platform.machine, platform.machine) if several else ""
+        display_names[platform.name] = f"{framework} on {machine}" if machine else framework
     return display_names

@@ -72,7 +72,7 @@ def draw_study(
         raise ConfigError(f"{folder}: {unknown('platform', platform.name, known)}")
     whole["ladder"] = ladder_table(config, study, read["cells"])
     shown = tasks.presentation(config.studies[study].task)
-    labels = config.labels | labels_of(known, config.labels)
+    labels = labels_of(known, config.labels)
     figures = draw_figures(
         declared,
         f"{labels.get(study, study)} ({labels[platform.name]})",
@@ -91,7 +91,7 @@ def draw_overview(config: Config, tables: Path, out: Path) -> None:
     data = {file.stem: read_table(file) for file in files}
     data["cells"] = counted(without_ladders(data["cells"], config))
     overview = figures_of("overview").values()
-    labels = config.labels | labels_of(data["cells"]["platform"], config.labels)
+    labels = labels_of(data["cells"]["platform"], config.labels)
     units = {
         name: tasks.presentation(study.task).depth_unit for name, study in config.studies.items()
     }

@@ -55,7 +55,7 @@ def write_page(
     documents = [file for pattern in DOCUMENTS for file in sorted(docs.glob(pattern))]
     at = link_to(config, docs)
     files = reports | {f"{at}/{file.relative_to(docs).as_posix()}": file for file in documents}
-    labels = config.labels | labels_of(read_table(tables / "cells.csv")["platform"], config.labels)
+    labels = labels_of(read_table(tables / "cells.csv")["platform"], config.labels)
     environment = environment_of(
         [templates, templates.parent / "templates"], labels, autoescape=True
     )

@@ -158,7 +158,7 @@ def build_context(
     return {
         "studies": studies,
         "measured": [study for study in studies if study.is_measured],
-        "labels": config.labels | labels_of(tables["platforms"]["platform"], config.labels),
+        "labels": labels_of(tables["platforms"]["platform"], config.labels),
         "worth": worth_words.present_worth(above, tables["worth"], plain),
         "scale": size_words.present_scale(tables["sizes"], tables["pooled"]),
         "board": board_rows(Path(config.board), records(tables["worth"]), config.labels)

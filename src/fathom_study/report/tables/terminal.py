@@ -75,7 +75,7 @@ def print_undecided(effects: pd.DataFrame, config: Config, *, every: bool = Fals
         return
     console = Console()
     console.print(f"\n{len(effects)} contrasts are undecided:")
-    labels = config.labels | labels_of(effects["platform"], config.labels)
+    labels = labels_of(effects["platform"], config.labels)
     shown = effects if every else effects.head(MAX_STATUS_LINES)
     for row in shown.to_dict("records"):
         seeds, needed = row["seeds"], row["seeds_needed"]
