@@ -7,5 +7,5 @@
 | a mean with its 95 % interval | `statistics.t_interval`, `mean_with_ci` |
 | the change from one side to the other, with its interval | `pair_verdicts.compare` |
 | a step multiplier | `ladder.log_multipliers` |
-| p, Holm's correction, a verdict | `significance.p_value`, `holm`, `score_verdict` |
+| p, Holm's correction, a verdict | `significance.moderate`, `correct`, `score_verdict` |
 """

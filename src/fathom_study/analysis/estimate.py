@@ -31,8 +31,6 @@ class Band:
 class Estimate:
     """A mean with its 95 % interval; `low` and `high` are NaN if there are too few values."""
 
-    what: str
-    """The name of the metric."""
     mean: float
     low: float
     high: float
@@ -63,13 +61,13 @@ class Estimate:
 LOG10 = "log10"
 
 
-def estimate_mean(values: pd.Series, what: str, unit: str = "") -> Estimate:
+def estimate_mean(values: pd.Series, unit: str = "") -> Estimate:
     """The mean of the finite values with Student's interval."""
     interval = t_interval(values)
-    return Estimate(what, interval.mean, interval.low, interval.high, interval.n, unit)
+    return Estimate(interval.mean, interval.low, interval.high, interval.n, unit)
 
 
-def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -> Estimate:
+def estimate_difference(a: pd.Series, b: pd.Series, unit: str) -> Estimate:
     """The difference of the means of unpaired values with Welch's interval; n: the smaller side."""
     n, mean, half = min(len(a), len(b)), t_interval(a).mean - t_interval(b).mean, math.nan
     if n >= MIN_SEEDS:
@@ -79,11 +77,11 @@ def estimate_difference(a: pd.Series, b: pd.Series, what: str, unit: str = "") -
 
             low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
         half = 0.0 if equal else float(high - low) / 2
-    return Estimate(what, mean, mean - half, mean + half, n, unit)
+    return Estimate(mean, mean - half, mean + half, n, unit)
 
 
-def predict_one_more(values: pd.Series, what: str) -> Estimate:
+def predict_one_more(values: pd.Series) -> Estimate:
     """The mean with the prediction interval of one more value: √(n + 1) times that of the mean."""
-    estimate = estimate_mean(values, what)
+    estimate = estimate_mean(values)
     half = (estimate.high - estimate.mean) * math.sqrt(estimate.n + 1)
     return replace(estimate, low=estimate.mean - half, high=estimate.mean + half)

@@ -43,7 +43,6 @@ from fathom_study.analysis.estimate import LOG10, Band, Estimate, estimate_diffe
 from fathom_study.analysis.significance import FLOAT32_TOLERANCE
 from fathom_study.analysis.statistics import is_ratio, to_scale
 from fathom_study.analysis.step_times import StepTime, StepTimes
-from fathom_study.analysis.tables import select
 
 
 class Difference(Estimator):
@@ -64,18 +63,15 @@ class Difference(Estimator):
     spread: Flag = False
 
     def judge(self, evidence: Evidence) -> Judgement:
-        study = self.studies[0]
-        score = evidence.scores[study].metric if study in evidence.scores else SCORE
-        metric = score if self.metric == SCORE else self.metric
-        ratio = self.by == "ratio" if self.by else is_ratio(metric)
-        runs = select(evidence.cells, self.studies, self.named_variants, self.depths)
+        ratio = self.by == "ratio" if self.by else is_ratio(self._run_metric(evidence))
+        runs = self.select(evidence.cells)
         if self.metric == SCORE:
             runs = runs[runs["outcome"] != NOT_SCORED]
 
         def scale(rows: pd.DataFrame) -> pd.Series:
             return to_scale(rows[self.metric], ratio=ratio)
 
-        sd = math.nan if self.spread else evidence.seed_sd(self.studies, self.named_variants, scale)
+        sd = math.nan if self.spread else self.seed_sd(evidence, scale)
         cases, skipped, ran, gaps = [], [], set(), {}
         runs = runs.assign(value=scale)
         for depth, other, *sides in self._pairs(runs):
@@ -97,6 +93,10 @@ class Difference(Estimator):
         # If a part decides nothing, the rest can contradict the claim but not reproduce it.
         verdict = combine_verdicts([judged.verdict, NOT_MEASURED])
         return replace(judged, verdict=verdict, gap=gap, gap_of=about)
+
+    def _run_metric(self, evidence: Evidence) -> str:
+        """The compared metric, by its name in tables."""
+        return evidence.scores[self.study].metric if self.metric == SCORE else self.metric
 
     def _pairs(self, runs: pd.DataFrame) -> Iterator[tuple[int, str, pd.DataFrame, pd.DataFrame]]:
         """(depth, other, our runs by seed, theirs by seed) for every depth that both have.
@@ -133,15 +133,13 @@ class Difference(Estimator):
         case = partial(Case, variant=self.variant, against=other, depth=depth)
         if self.spread:
             sides = (side["value"].dropna() for side in (one, two))
-            estimate = estimate_difference(
-                *((side - side.median()).abs() for side in sides), self.metric, "spread"
-            )
+            distances = ((side - side.median()).abs() for side in sides)
+            estimate = estimate_difference(*distances, "spread")
         else:
-            estimate = estimate_mean(one["value"] - two["value"], self.metric, unit)
+            estimate = estimate_mean(one["value"] - two["value"], unit)
             if unit != LOG10:
-                score = evidence.scores[self.studies[0]].metric
-                metric = score if self.metric == SCORE else self.metric
-                ends = (end - two["value"].mean() for end in tasks.bounds_of(metric))
+                bounds = tasks.bounds_of(self._run_metric(evidence))
+                ends = (end - two["value"].mean() for end in bounds)
                 estimate = estimate.clipped(Band(*ends))  # what is possible beside the other side
             n, is_score = len(one), self.metric == SCORE
             if is_score and self._better_diverged(evidence, one, two):
@@ -160,7 +158,7 @@ class Difference(Estimator):
     def _better_diverged(self, evidence: Evidence, one: pd.DataFrame, two: pd.DataFrame) -> bool:
         """Whether every run of the side that should be better diverged, and none of the other."""
         lower, higher = (one, two) if math.isfinite(self.high) else (two, one)
-        is_lower = evidence.scores[self.studies[0]].better == "lower"
+        is_lower = evidence.scores[self.study].better == "lower"
         better, worse = (lower, higher) if is_lower else (higher, lower)
         return better["value"].isna().all() and worse["value"].notna().all()
 
@@ -183,7 +181,7 @@ def judge_step_times(test: Estimator, times: StepTimes, platform: str) -> Judgem
     of = {
         (depth, variant): time
         for (study, depth, variant, where), time in times.items()
-        if study in test.studies and where == platform and not math.isnan(time.seconds)
+        if study == test.study and where == platform and not math.isnan(time.seconds)
     }
     depths = test.depths or sorted({depth for depth, _ in of})
     if not depths or any(key not in of for key in itertools.product(depths, test.named_variants)):
@@ -198,7 +196,7 @@ def _cases(
         one, two = of[depth, test.variant], of[depth, other]
         ends = (one.seconds / two.seconds, one.low / two.high, one.high / two.low)
         turns = min(one.turns, two.turns)
-        ratio = Estimate(test.metric, *map(math.log10, ends), turns, LOG10)
+        ratio = Estimate(*map(math.log10, ends), turns, LOG10)
         verdict = test.weigh(replace(ratio, n=max(turns, test.seeds)), test.band)
         margin = test.band.margin(ratio.mean)
         yield Case(ratio, verdict, margin, test.variant, depth, turns, against=other)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -36,7 +36,7 @@ from fathom_study.analysis.claims.evidence import (
 )
 from fathom_study.analysis.estimate import Band, Estimate
 from fathom_study.analysis.statistics import MIN_SEEDS
-from fathom_study.analysis.tables import select
+from fathom_study.analysis.tables import GROUP, select
 from fathom_study.models.recipes import RECIPES
 
 OVER_SEEDS, OVER_RUNS, NO_INTERVAL = "interval over seeds", "interval over runs", "no interval"
@@ -106,7 +106,7 @@ class Estimator(Settings):
     """The default evidence of its verdicts; a judgement may name another."""
 
     studies: Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
-        description="studies that have its cells; each is tested separately"
+        description="the study that has its cells, in a list"
     )
     depths: list[int] | None = Field(None, description="depths to test; None: every depth present")
     low: float = -math.inf
@@ -142,6 +142,11 @@ class Estimator(Settings):
         return Band(self.low, self.high)
 
     @property
+    def study(self) -> str:
+        """The study that has its cells."""
+        return self.studies[0]
+
+    @property
     def named_variants(self) -> list[str]:
         """Every variant that its settings name."""
         values = [getattr(self, field, []) for field in ("variant", "variants", "than")]
@@ -153,6 +158,10 @@ class Estimator(Settings):
         values = [getattr(self, field, None) for field in ("metric", "over")]
         return list(itertools.chain(*(listed(names) for names in values if names)))
 
+    def select(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of its variants in its study, at its depths."""
+        return select(table, self.studies, self.named_variants, self.depths)
+
     def find(
         self, evidence: Evidence, metric: str = "", table: pd.DataFrame | None = None
     ) -> pd.DataFrame:
@@ -162,7 +171,7 @@ class Estimator(Settings):
         named depth: a part of the cells cannot speak for all of them.
         """
         table = evidence.cells if table is None else table
-        rows = select(table, self.studies, self.named_variants, self.depths)
+        rows = self.select(table)
         if metric in (SCORE, LEFT):
             rows = rows[rows["outcome"] != NOT_SCORED]
         elif metric:
@@ -174,6 +183,15 @@ class Estimator(Settings):
                 depth = join_values(lacking)
                 raise NotMeasured(NO_RUN, variant=variant, depths=depth, metric=metric)
         return rows
+
+    def seed_sd(self, evidence: Evidence, value: Callable[[pd.DataFrame], pd.Series]) -> float:
+        """The largest standard deviation of a value over seeds, of any depth on any platform.
+
+        NaN if no cell has MIN_SEEDS seeds.
+        """
+        runs = select(evidence.everywhere, self.studies, self.named_variants)
+        groups = value(runs).groupby([runs[name] for name in GROUP])
+        return float(groups.std()[groups.count() >= MIN_SEEDS].max())
 
     def weigh(self, estimate: Estimate, band: Band, seed_sd: float = math.nan) -> str:
         """The verdict of an estimate.
@@ -192,6 +210,11 @@ class Estimator(Settings):
             return REPRODUCED
         return NOT_REPRODUCED if enough else NOT_MEASURED
 
+    def _about(self, case: Case) -> dict[str, Any]:
+        """The fields of a judgement that identify a case."""
+        of = {"variant": case.variant, "against": case.against}
+        return of | {"depths": str(case.depth), "metric": self.named_metrics[0]}
+
     def combine(self, cases: Sequence[Case], skipped: Sequence[Case] = ()) -> Judgement:
         """The judgement of all cases, with the numbers of the weakest.
 
@@ -202,7 +225,9 @@ class Estimator(Settings):
             verdict = NOT_REPRODUCED if seeds >= self.seeds else NOT_MEASURED
             numbers_of = {"cases": len(skipped), "seeds": seeds, "rests_on": RUNS}
             where = _names(skipped)
-            return Judgement(verdict, gap=DIVERGED, gap_of=where, **about(skipped[0]), **numbers_of)
+            return Judgement(
+                verdict, gap=DIVERGED, gap_of=where, **self._about(skipped[0]), **numbers_of
+            )
         worst = max(cases, key=lambda case: case.margin)
         verdict = combine_verdicts(case.verdict for case in cases)
         deciding = [case for case in cases if case.verdict == verdict]
@@ -211,7 +236,7 @@ class Estimator(Settings):
         return Judgement(
             verdict,
             undecided=verdict == NOT_REPRODUCED and not counted,
-            **about(worst),
+            **self._about(worst),
             **numbers(worst.estimate, worst.band or self.band),
             published=self.published,
             cases=len(cases) + len(skipped),
@@ -222,12 +247,6 @@ class Estimator(Settings):
             gap=gap,
             gap_of=_names(skipped),
         )
-
-
-def about(case: Case) -> dict[str, Any]:
-    """The fields of a judgement that identify a case."""
-    of = {"variant": case.variant, "against": case.against}
-    return of | {"depths": str(case.depth), "metric": case.estimate.what}
 
 
 def numbers(estimate: Estimate, band: Band) -> dict[str, Any]:

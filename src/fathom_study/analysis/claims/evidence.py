@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from fathom_study.analysis.platforms import device_of
-from fathom_study.analysis.statistics import MIN_SEEDS
 from fathom_study.analysis.step_times import StepTimes
-from fathom_study.analysis.tables import CELL, GROUP, select
+from fathom_study.analysis.tables import CELL
 from fathom_study.config import Config
 from fathom_study.metrics.scores import Score
 
@@ -92,15 +91,15 @@ class Evidence:
     scores: Mapping[str, Score]
     """The score of each study."""
     config: Config
-    platform: str = ""
-    step_times: StepTimes = field(default_factory=dict)
+    platform: str
+    step_times: StepTimes
     """Steps timed in turns, on any platform."""
 
-    def without(self, studies: Collection[str], below: float) -> Evidence:
-        """The evidence without these studies and networks with fewer than `below` layers."""
-        if not studies and below <= self.everywhere["depth"].min():
+    def of_depth(self, least: float) -> Evidence:
+        """The evidence without networks with fewer than `least` layers."""
+        if least <= self.everywhere["depth"].min():
             return self
-        return self._where(lambda table: ~table["study"].isin(studies) & (table["depth"] >= below))
+        return self._where(lambda table: table["depth"] >= least)
 
     def of_seeds(self, seeds: Collection[int]) -> Evidence:
         """The evidence without runs of other seeds."""
@@ -120,17 +119,3 @@ class Evidence:
         ran = pd.MultiIndex.from_frame(cells[axes])
         steps = self.steps[pd.MultiIndex.from_frame(self.steps[axes]).isin(ran)]
         return replace(self, cells=cells, steps=steps)
-
-    def seed_sd(
-        self,
-        studies: Collection[str],
-        variants: Collection[str],
-        value: Callable[[pd.DataFrame], pd.Series],
-    ) -> float:
-        """The largest standard deviation of a value over seeds, of any cell on any platform.
-
-        NaN if no cell has MIN_SEEDS seeds.
-        """
-        runs = select(self.everywhere, [*studies], [*variants])
-        groups = value(runs).groupby([runs[name] for name in GROUP])
-        return float(groups.std()[groups.count() >= MIN_SEEDS].max())

@@ -43,7 +43,8 @@ from fathom_study.analysis.claims.evidence import (
 )
 from fathom_study.analysis.estimate import LOG10, Band, Estimate, estimate_mean, predict_one_more
 from fathom_study.analysis.statistics import CONFIDENCE, log10, t_quantile
-from fathom_study.analysis.tables import CELL, is_whole, select
+from fathom_study.analysis.tables import CELL, is_whole
+from fathom_study.metrics.scores import Score
 
 LEAST_LEFT = 1e-9
 """Share left that stands for a perfect score, since zero has no logarithm."""
@@ -74,7 +75,7 @@ class Level(Estimator):
     def measure(self, evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
         """The value of each run to compare with the band; NaN if it has none."""
         if self.metric == [LEFT]:
-            return log10(share_left(evidence, runs).clip(lower=LEAST_LEFT))
+            return log10(share_left(evidence.scores[self.study], runs).clip(lower=LEAST_LEFT))
         values = runs[self.metric].bfill(axis=1).iloc[:, 0]
         return log10(values / runs[self.over]) if self.over else values
 
@@ -84,7 +85,7 @@ class Level(Estimator):
         )
         value = partial(self.measure, evidence)
         runs = runs.assign(value=value)
-        sd = evidence.seed_sd(self.studies, self.named_variants, value)
+        sd = self.seed_sd(evidence, value)
         cells = runs.groupby(["depth", "variant"])
         return self.combine([self._case(evidence, *key, seeds, sd) for key, seeds in cells])
 
@@ -98,12 +99,12 @@ class Level(Estimator):
         if finite.empty and not lost.any():
             raise NotMeasured(NO_RUN, variant=variant, depths=str(depth), metric=what)
         unit = LOG10 if self.is_log else ""
-        band, shown = self.band, estimate_mean(finite, what, unit)
+        band, shown = self.band, estimate_mean(finite, unit)
         if self.is_log:
             band = Band(
                 *(math.log10(end) if 0 < end < math.inf else end for end in (self.low, self.high))
             )
-        judged = estimate_mean(finite[~lost], what, unit)
+        judged = estimate_mean(finite[~lost], unit)
         if not self.is_log:
             possible = Band(*tasks.bounds_of(what))
             shown, judged = shown.clipped(possible), judged.clipped(possible)
@@ -117,18 +118,19 @@ class Level(Estimator):
         else:
             verdict = self.weigh(judged, band, seed_sd)
             case = case(judged, verdict, band.margin(judged.mean), seeds=judged.n)
-        return _as_scores(case, evidence, seeds) if is_left else case
+        if not is_left:
+            return case
+        return _as_scores(case, evidence.scores[self.study], seeds["score_chance"].iloc[0])
 
 
-def share_left(evidence: Evidence, runs: pd.DataFrame) -> pd.Series:
+def share_left(score: Score, runs: pd.DataFrame) -> pd.Series:
     """The remaining share of the distance from chance to a perfect score, by run."""
-    perfect = runs["study"].map({name: score.perfect for name, score in evidence.scores.items()})
-    return (pd.to_numeric(runs[SCORE]) - perfect) / (runs["score_chance"] - perfect)
+    left = pd.to_numeric(runs[SCORE]) - score.perfect
+    return left / (runs["score_chance"] - score.perfect)
 
 
-def _as_scores(case: Case, evidence: Evidence, seeds: pd.DataFrame) -> Case:
+def _as_scores(case: Case, of: Score, chance: float) -> Case:
     """The case of a log10 share left, converted to scores."""
-    of, chance = evidence.scores[seeds["study"].iloc[0]], seeds["score_chance"].iloc[0]
     perfect, possible = of.perfect, Band(*tasks.bounds_of(of.metric))
 
     def score(left: float) -> float:
@@ -184,8 +186,8 @@ class Count(Estimator):
             return runs.assign(value=runs[self.metric].fillna(math.inf))
         runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))
         if self.metric == LEFT:
-            left = share_left(evidence, runs).where(runs["outcome"] == LEARNED, 1.0)
-            return runs.assign(value=left)
+            left = share_left(evidence.scores[self.study], runs)
+            return runs.assign(value=left.where(runs["outcome"] == LEARNED, 1.0))
         return runs.assign(value=runs[self.metric])
 
     def judge(self, evidence: Evidence) -> Judgement:
@@ -200,16 +202,14 @@ class Count(Estimator):
         if decisive:
             verdict = REPRODUCED if self.one_decides == "for" else CONTRADICTED
         elif self.one_decides == "for":
-            tops = runs.groupby(CELL)["value"].apply(predict_one_more, self.metric)
+            tops = runs.groupby(CELL)["value"].apply(predict_one_more)
             cannot = all(top.outside(self.band) for top in tops)
             verdict, rests_on = CONTRADICTED if cannot else NOT_REPRODUCED, OVER_SEEDS
         else:
             verdict = {total: REPRODUCED, 0: CONTRADICTED}.get(inside, NOT_REPRODUCED)
         weakest = runs.loc[margins.idxmin() if self.one_decides == "for" else margins.idxmax()]
         value = weakest[SCORE] if self.metric == LEFT else weakest["value"]
-        estimate = Estimate(
-            self.metric, float(value), math.nan, math.nan, total, self.over_steps or ""
-        )
+        estimate = Estimate(float(value), math.nan, math.nan, total, self.over_steps or "")
         return Judgement(
             verdict,
             undecided=verdict == NOT_REPRODUCED and self.one_decides == "for",
@@ -252,7 +252,7 @@ class Slope(Estimator):
     r_squared: float = 0.99
 
     def judge(self, evidence: Evidence) -> Judgement:
-        runs = select(evidence.cells, self.studies, [self.variant], self.depths)
+        runs = self.select(evidence.cells)
         runs = runs.assign(value=runs[self.metric].bfill(axis=1).iloc[:, 0]).dropna(subset="value")
         depths, metric = sorted(runs["depth"].unique()), self.metric[0]
         if len(depths) < 3:
@@ -264,7 +264,7 @@ class Slope(Estimator):
         flat = runs["value"].nunique() == 1
         r_squared, stderr = (0.0, 0.0) if flat else (fit.rvalue**2, fit.stderr)
         half = t_quantile(len(runs) - 2, 0.5 + CONFIDENCE / 2) * stderr
-        slope = Estimate(metric, fit.slope, fit.slope - half, fit.slope + half, len(runs))
+        slope = Estimate(fit.slope, fit.slope - half, fit.slope + half, len(runs))
         rises = slope.inside(self.band) and r_squared >= self.r_squared
         bends = slope.inside(self.band) and not rises
         falls = slope.outside(self.band) or flat

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -203,7 +202,7 @@ class Claim(Entry):
 
     @property
     def named_studies(self) -> set[str]:
-        return {study for test in self.tests for study in test.studies}
+        return {test.study for test in self.tests}
 
     def minimum_scale_of(self, test: Estimator, recipe: str = "") -> dict[str, float]:
         """The minimum scale of the claim, overridden by that of the test.
@@ -314,9 +313,9 @@ def _misnamed(published: Published, config: Config) -> Iterator[str]:
         if isinstance(entry, Sizes):
             named += entry.points
         for test in entry.tests if isinstance(entry, Claim) else ():
-            if there := [study for study in test.studies if study in config.studies]:
+            if test.study in config.studies:
                 named += test.named_variants
-                measured += itertools.product(there, test.named_metrics)
+                measured += ((test.study, metric) for metric in test.named_metrics)
         yield from (
             f"{where}: {unknown('variant', n, variants)}" for n in named if n not in variants
         )

@@ -45,10 +45,10 @@ from fathom_study.analysis.tables import (
     read_with_times,
     save_tables,
     scores_of,
-    select,
     table_of,
 )
 from fathom_study.config import Config, Study
+from fathom_study.metrics.scores import Score
 
 
 def write_claims(config: Config, published: Published, folder: Path) -> None:
@@ -139,16 +139,13 @@ def _test_rows(
     if not homes & made.keys():
         gaps = [one for name, one in judged.items() if name in homes]
         made[""] = gaps[0] if gaps else _no_run(claim)
-    ran = {study for runs in evidence.values() for study in runs.cells["study"]}
+    study = config.studies.get(test.study)
     for platform, one in made.items():
-        # A verdict stands for the studies that ran; a gap names all studies of the test.
-        names = [name for name in test.studies if name in ran or one.verdict == NOT_MEASURED]
-        studies = [config.studies[name] for name in names if name in config.studies]
         yield {
             "test": test.kind,
-            "studies": join_values(names),
-            "recipe": ", ".join(dict.fromkeys(study.recipe_name for study in studies)),
-            "scale": _scale_of(claim, test, studies),
+            "studies": test.study,
+            "recipe": study.recipe_name if study else "",
+            "scale": _scale_of(claim, test, study) if study else "",
             "control": False,
             "decides": platform in homes or not platform,
             "platform": platform,
@@ -163,30 +160,30 @@ def judge(config: Config, claim: Claim, test: Estimator, evidence: Evidence) -> 
     These runs are on the claim's device, are large enough, have learned enough, and have metrics
     that can change. If too few are left to make the test, the gap says why.
     """
-    studies = [name for name in test.studies if name in config.studies]
-    sizes = {name: too_small(claim, test, config.studies[name]) for name in studies}
-    barred = {name: why for name, why in sizes.items() if why}
+    study = config.studies.get(test.study)
+    barred = too_small(claim, test, study) if study else ""
     if claim.device:
         evidence = evidence.on(claim.device)
-    if not barred and not evidence.cells["study"].isin(test.studies).any():
+    if not barred and not (evidence.cells["study"] == test.study).any():
         return _no_run(claim)
     if test.of_seeds is not None:
         evidence = evidence.of_seeds(test.of_seeds)
     cells = evidence.cells
     still = untestable.is_constant(cells, test.named_metrics, of_mixing=test.of_mixing)
-    constant = select(cells[still], test.studies, test.named_variants, test.depths)
+    constant = test.select(cells[still])
     evidence = replace(evidence, cells=cells[~still])
     short = find_short(evidence, test) if claim.past_oracle else evidence.cells.head(0)
     evidence = replace(evidence, cells=evidence.cells.drop(short.index))
     try:
+        if barred:
+            raise NotMeasured(TOO_SMALL)
         if not {*tasks.times()}.isdisjoint(test.named_metrics):  # it comes from a clock
-            times = {} if barred else evidence.step_times
-            return judge_step_times(test, times, evidence.platform)
-        return test.judge(evidence.without(barred, claim.minimum_scale_of(test).get("depth", 0)))
+            return judge_step_times(test, evidence.step_times, evidence.platform)
+        return test.judge(evidence.of_depth(claim.minimum_scale_of(test).get("depth", 0)))
     except NotMeasured as gap:
         if barred or len(short):
-            behind = _how_short(evidence, short) if len(short) else []
-            why = "; ".join(dict.fromkeys([*barred.values(), *behind]))
+            behind = _how_short(evidence.scores[test.study], short) if len(short) else ""
+            why = "; ".join(filter(None, (barred, behind)))
             return Judgement(NOT_MEASURED, gap=TOO_SMALL, gap_of=why)
         if len(constant):
             variants = ", ".join(constant["variant"].unique())
@@ -215,26 +212,23 @@ def find_short(evidence: Evidence, test: Estimator) -> pd.DataFrame:
     Means are over the seeds of a variant at a depth. Empty for a task whose runs do not measure
     an oracle.
     """
+    score = evidence.scores[test.study]
+    level = score.oracle.level if score.oracle else None
 
     def is_short(seeds: pd.DataFrame) -> bool:
-        score = evidence.scores[seeds["study"].iloc[0]]
-        level = score.oracle.level if score.oracle else None
         return isinstance(level, str) and not (
             score.sign * (seeds["score"].mean() - seeds[level].mean()) < 0
         )
 
-    runs = select(evidence.cells, test.studies, test.named_variants, test.depths)
-    return runs.groupby(CELL, sort=False).filter(is_short)
+    return test.select(evidence.cells).groupby(CELL, sort=False).filter(is_short)
 
 
-def _how_short(evidence: Evidence, short: pd.DataFrame) -> Iterator[str]:
-    """A text per study: its best mean score, as in 'held-out loss 3.05 against 2.9 of …'."""
-    for study, runs in short.groupby("study", sort=False):
-        score = evidence.scores[study]
-        means = runs.groupby(CELL)["score"].mean()
-        best = means.min() if score.better == "lower" else means.max()
-        oracle, level = score.oracle.label, runs[score.oracle.level].mean()
-        yield f"{score.label} {best:.3g} against {level:.3g} of {oracle}"
+def _how_short(score: Score, short: pd.DataFrame) -> str:
+    """The best mean score, as in 'held-out loss 3.05 against 2.9 of …'."""
+    means = short.groupby(CELL)["score"].mean()
+    best = means.min() if score.better == "lower" else means.max()
+    level = short[score.oracle.level].mean()
+    return f"{score.label} {best:.3g} against {level:.3g} of {score.oracle.label}"
 
 
 def _basis(test: Estimator, judged: Judgement) -> dict[str, Any]:
@@ -303,17 +297,14 @@ def _seeds_behind(measured: pd.DataFrame, verdict: str) -> int:
     return int(by_test.max() if fails else by_test.min())
 
 
-def _scale_of(claim: Claim, test: Estimator, studies: Sequence[Study]) -> str:
-    """The differences of a test's studies from the published scale; empty if there are none.
+def _scale_of(claim: Claim, test: Estimator, study: Study) -> str:
+    """The differences of a test's study from the published scale; empty if there are none.
 
     They are compared at the depths that the test looks at.
     """
-    scales = []
-    for study in studies:
-        least = claim.minimum_scale_of(test).get("depth", 0)
-        asked = [d for d in study.depths if d >= least and d in (test.depths or study.depths)]
-        scales.append(_scale(claim.scale, study, study.labels[0], asked or study.depths))
-    return "; ".join(dict.fromkeys(text for text in scales if text))
+    least = claim.minimum_scale_of(test).get("depth", 0)
+    asked = [d for d in study.depths if d >= least and d in (test.depths or study.depths)]
+    return _scale(claim.scale, study, study.labels[0], asked or study.depths)
 
 
 # --- published figures beside ours --------------------------------------------------------------
@@ -333,12 +324,12 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
         ours_of.setdefault(tuple(row[name] for name in CELL), []).append(row)
     rows = []
     for entry in published.values:
-        study = config.studies.get(entry.study)
+        study = config.studies[entry.study]
         cells = {
             variant: _at_our_depths(by_depth, study) for variant, by_depth in entry.cells.items()
         }
         depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
-        scale = _scale(entry.scale, study, next(iter(cells)), depths) if study else ""
+        scale = _scale(entry.scale, study, next(iter(cells)), depths)
         is_time = entry.metric in tasks.times()
         for variant, by_depth in cells.items():
             for depth, value in by_depth.items():
@@ -354,12 +345,11 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
     return pd.DataFrame(rows, columns=columns)
 
 
-def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study | None) -> dict[int, Value]:
+def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study) -> dict[int, Value]:
     """The values by depth; a value for ANY depth is repeated at each depth of the study."""
     values: dict[int, Value] = {}
     for depth, value in by_depth.items():
-        ours = study.depths if study else []
-        values |= dict.fromkeys(ours if depth == ANY else [int(depth)], value)
+        values |= dict.fromkeys(study.depths if depth == ANY else [int(depth)], value)
     return values
 
 
