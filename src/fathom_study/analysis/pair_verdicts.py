@@ -158,25 +158,24 @@ def verdicts_of(config: Config, cells: pd.DataFrame, metric: str = SCORE) -> Ver
     Tests are corrected within their family, over all studies and platforms. Runs that two families
     compare have the verdict of the larger p_holm.
     """
-    families: dict[str, dict[Key, _Compared]] = defaultdict(dict)
-    seen: set[Key] = set()
+    compared: dict[Key, _Compared] = {}
+    families: dict[str, list[_Compared]] = defaultdict(list)
     for one in _compared(config, counted(cells), metric):
-        if one.key not in seen:
-            seen.add(one.key)
-            families[_family(config, one.key, one.pair)][one.key] = one
+        if compared.setdefault(one.key, one) is one:
+            families[_family(config, one.key, one.pair)].append(one)
     strictest: dict[tuple[str, ...], Verdict] = {}
     for family in families.values():
-        for platform in dict.fromkeys(key.platform for key in family):
-            tests = _tests_on(platform, family.values())
+        for platform in dict.fromkeys(one.key.platform for one in family):
+            tests = _tests_on(platform, family)
             p_values = {one.test: one.mean.p for one in tests}
             corrected = correct(p_values, {one.test: one.looks for one in tests})
-            for key, one in family.items():
-                if key.platform == platform:
+            for one in family:
+                if one.key.platform == platform:
                     verdict = _judge(one, corrected.get(one.test))
                     before = strictest.get(one.runs, verdict)
                     strictest[one.runs] = max(before, verdict, key=lambda one: one.p_holm)
     # A pair whose best rate is the one rate has the same runs in two families.
-    return {key: strictest[one.runs] for family in families.values() for key, one in family.items()}
+    return {key: strictest[one.runs] for key, one in compared.items()}
 
 
 def _compared(config: Config, cells: pd.DataFrame, metric: str) -> Iterator[_Compared]:

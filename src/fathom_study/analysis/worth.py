@@ -6,7 +6,7 @@ Definitions: docs/definitions/worth.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fathom.connections.connection import ConnectionContext
 from fathom.connections.cost import MACHINES, over_transformer
 from fathom_study.analysis.ladder import log_multipliers
 from fathom_study.analysis.pair_verdicts import ALIKE, Verdicts, compare
-from fathom_study.analysis.pairs import ONE_RATE, Pair, after_looking, beside_plain, pairs_of
+from fathom_study.analysis.pairs import ONE_RATE, Key, Pair, after_looking, beside_plain, pairs_of
 from fathom_study.analysis.significance import EQUIVALENT, UNDECIDED
 from fathom_study.analysis.statistics import t_interval
 from fathom_study.analysis.step_times import StepTime, StepTimes, read_step_times
@@ -79,7 +79,7 @@ def worth_table(
                 "design": next(own, pair.variant),
                 "after_looking": after_looking(config, key),
             }
-            row |= _cost(times, wider, labels, row)
+            row |= _cost(times, wider, key, row)
             row["cost_fused"] = fused_cost(config, name, pair.variant)
             row |= compare_costs(row) | (_depth_multiplier(deep) if deep else {})
             rows.append(labels | row)
@@ -147,25 +147,23 @@ def _on_ladder(ladder: pd.DataFrame, logs: pd.Series) -> dict[str, Any]:
     }
 
 
-def _cost(
-    times: StepTimes, wider: StepTimes, labels: Mapping[str, Any], row: Mapping[str, Any]
-) -> dict[str, Any]:
+def _cost(times: StepTimes, wider: StepTimes, key: Key, row: Mapping[str, Any]) -> dict[str, Any]:
     """The cost of a step over the plain network's, at the study's width and at a larger one.
 
     Without what was not timed. Counted operations and bytes are the same on every platform.
     """
-    counted_work = {key[:3]: time for key, time in times.items()}
-    ours, theirs = _sides(counted_work, labels)
+    counted_work = {place[:3]: time for place, time in times.items()}
+    ours, theirs = _sides(counted_work, key)
     columns = {"width": ours.width} if ours else {}
     if ours and theirs:
         columns |= counted_ratios(ours, theirs)
-    ours, theirs = _sides(times, labels, labels["platform"])
+    ours, theirs = _sides(times, key, key.platform)
     if ours and theirs and not math.isnan(ours.seconds):
         columns |= ratios("cost", ours, theirs) | {"machine": ours.machine}
         if row["answer"]:
             names = {"": "multiplier", "_low": "low", "_high": "high"}
             columns |= {f"net{end}": row[name] / columns["cost"] for end, name in names.items()}
-    ours, theirs = _sides(wider, labels, labels["platform"])
+    ours, theirs = _sides(wider, key, key.platform)
     if ours and theirs:
         columns |= {"wider": ours.width, **ratios("cost_wider", ours, theirs)}
     return columns
@@ -219,13 +217,10 @@ def counted_ratios(ours: StepTime, theirs: StepTime) -> dict[str, float]:
     return {name: getattr(ours, name) / getattr(theirs, name) for name in names}
 
 
-def _sides(
-    times: Mapping[Any, StepTime], labels: Mapping[str, Any], *where: str
-) -> tuple[StepTime | None, StepTime | None]:
+def _sides(times: Mapping[Any, StepTime], key: Key, *where: str) -> Iterator[StepTime | None]:
     """The step times of the variant and of the plain network."""
-    keys = ((labels["study"], labels["depth"], labels[of], *where) for of in ("variant", "against"))
-    ours, theirs = map(times.get, keys)
-    return ours, theirs
+    places = ((key.study, key.depth, side, *where) for side in (key.variant, key.against))
+    return map(times.get, places)
 
 
 def _depth_multiplier(row: Mapping[str, Any]) -> dict[str, Any]:
