@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from statistics import median
 
@@ -35,9 +35,9 @@ def assumed_step_seconds(spec: Spec) -> float:
     return of_layers + operations_of_step(spec) / OPERATIONS_PER_SECOND
 
 
-def assumed_seconds(specs: Iterable[Spec]) -> float:
-    """Seconds for all these trainings on that core, one after the other."""
-    return sum(spec.steps * assumed_step_seconds(spec) for spec in specs)
+def assumed_seconds(spec: Spec) -> float:
+    """Seconds of a training on that core."""
+    return spec.steps * assumed_step_seconds(spec)
 
 
 def estimate_from_runs(
@@ -51,7 +51,7 @@ def estimate_from_runs(
 
     @cache  # the same for all seeds and backends
     def assumed(study: str, depth: int, variant: str) -> float:
-        return assumed_seconds([config.spec(Cell(study, depth, variant, BACKENDS[0], 0))])
+        return assumed_seconds(config.spec(Cell(study, depth, variant, BACKENDS[0], 0)))
 
     seconds: dict[str, list[float]] = {}
     """Seconds per training, by group."""

@@ -37,14 +37,7 @@ from fathom.system.text import load_json, one_line
 from fathom_study import tasks
 from fathom_study.config import Cell, ConfigError, Spec, parse_spec
 from fathom_study.metrics.runs import Summary, first, last, summarise
-from fathom_study.metrics.steps import (
-    CLOCKS,
-    LARGEST_VALUE,
-    STEP_METRICS,
-    Row,
-    StepMetric,
-    split_place,
-)
+from fathom_study.metrics.steps import CLOCKS, LARGEST_VALUE, Row, StepMetric, split_place
 from fathom_study.runs.thinning import is_finite, whole_steps
 from fathom_study.system.files import sha256, write_bytes, write_json
 from fathom_study.tasks import Problem
@@ -370,8 +363,16 @@ def _check_rows(file: Path, problem: Problem, *, thinned: bool) -> None:
     `thinned`: clocks are missing, and in rows of most steps all metrics of every step but the loss.
     """
     disordered = f"{file}: does not contain steps 0 to {problem.spec.steps - 1} in order"
-    allowed = STEP_METRICS | problem.task.step_metrics
-    metric_of = cache(partial(_metric_of, allowed=allowed))  # all rows have the same names
+
+    @cache  # all rows have the same names
+    def metric_of(name: str) -> StepMetric | None:
+        try:
+            of, place = split_place(name)
+        except ValueError:
+            return None
+        metric = problem.step_metrics.get(of)
+        return metric if metric and bool(metric.along) == (place is not None) else None
+
     whole = whole_steps(problem.spec.steps)
     done = events = 0
     for row in _each_row(file):
@@ -388,20 +389,14 @@ def _check_rows(file: Path, problem: Problem, *, thinned: bool) -> None:
         raise RunError(disordered)
 
 
-def _metric_of(name: str, allowed: Mapping[str, StepMetric]) -> StepMetric | None:
-    """The metric of a number in a row; None if there is no such metric."""
-    try:
-        of, place = split_place(name)
-    except ValueError:
-        return None
-    metric = allowed.get(of)
-    return metric if metric and bool(metric.along) == (place is not None) else None
-
-
 def _wrong(
     row: Row, needs: Sequence[str], metric_of: Callable[[str], StepMetric | None], events: int
 ) -> Iterator[tuple[str, str]]:
-    """(metric, reason) for each invalid or missing metric of a row; `events`: non-finite so far."""
+    """(metric, reason) for each invalid or missing metric of a row.
+
+    `metric_of`: function of a name in a row, None without such a metric; `events`: non-finite so
+    far.
+    """
     yield from ((name, "") for name in needs if name not in row)
     for name, value in row.items():
         metric = metric_of(name)

@@ -60,12 +60,9 @@ def _end_with_parent() -> None:
     Ctrl-C ends it too: otherwise the pool's own loop would take the next item.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = parent_process()
-    if parent is None:
-        return
 
     def watch() -> None:
-        wait([parent.sentinel])
+        wait([parent_process().sentinel])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -41,7 +41,7 @@ def specs_left(
     place = folder_of or partial(run_folder, Path(config.results))
     left = [spec for spec in specs if validate_run(place(spec.cell), spec).status != "measured"]
     # Long cells first: one that begins last would keep a single worker busy at the end.
-    return sorted(left, key=lambda spec: assumed_seconds([spec]), reverse=True)
+    return sorted(left, key=assumed_seconds, reverse=True)
 
 
 MOST_TIMED = 8
