@@ -180,18 +180,18 @@ def test_diverged_run_has_no_worth_and_removes_no_other_seed():
     assert not worth_of(plain_ladder(), [one | diverged for one in ours])
 
 
+AT_OTHER_RATES = [
+    {f"{kind}_{name}": {"connection": kind, "optimizer": {"lr": lr}}}
+    for kind in ("mhc", "baseline")
+    for name, lr in (("low", 0.001), ("high", 0.004))
+]
+
+
 def test_rates_are_chosen_by_the_other_seeds():
     """Only seed 3 makes `mhc_low` best over all seeds; no seed may choose its own rate."""
-    rates = {"mhc_low": 0.001, "mhc": 0.002, "mhc_high": 0.004}
-    variants = ["baseline", "mhc"]
-    variants += [
-        {label: {"connection": kind, "optimizer": {"lr": lr}}}
-        for kind in ("mhc", "baseline")
-        for label, lr in ((f"{kind}_low", 0.001), (f"{kind}_high", 0.004))
-    ]
-    config = config_of(variants=variants, optimizer={"lr": 0.002})
+    config = config_of(variants=["baseline", "mhc", *AT_OTHER_RATES], optimizer={"lr": 0.002})
     losses = {"mhc_low": [2.6, 2.6, 2.6, 1.0], "mhc": [2.5] * 4, "mhc_high": [2.9] * 4}
-    runs = [seeds("loss_final", losses[v], variant=v) for v in rates]
+    runs = [seeds("loss_final", of_seeds, variant=v) for v, of_seeds in losses.items()]
     runs += [seeds("loss_final", [3.5] * 4, variant=f"baseline_{v}") for v in ("low", "high")]
     cells = frame(plain_ladder(), *runs)
     table = table_of_worth(config, cells)
@@ -287,12 +287,7 @@ def test_a_known_spread_is_of_the_tasks_own_text():
 
 def test_runs_that_two_families_compare_have_the_stricter_verdict():
     """Each is best at the common rate, where `hc` makes the family larger."""
-    variants = ["baseline", "mhc", "hc"]
-    variants += [
-        {f"{kind}_{name}": {"connection": kind, "optimizer": {"lr": lr}}}
-        for kind in ("mhc", "baseline")
-        for name, lr in (("low", 0.001), ("high", 0.004))
-    ]
+    variants = ["baseline", "mhc", "hc", *AT_OTHER_RATES]
     config = config_of(variants=variants, optimizer={"lr": 0.002})
     losses = {"mhc": [2.8, 2.85, 2.9, 2.8], "hc": [2.9, 3.1, 3.0, 3.05]}
     losses |= dict.fromkeys(("mhc_low", "mhc_high", "baseline_low", "baseline_high"), [3.5] * 4)

@@ -20,7 +20,7 @@ from fathom_study.report.judge.judgement import make_plan
 from fathom_study.runs.bundle import unpack, write_bundle
 from fathom_study.runs.training import run_cell
 from tests.support.own_connections import PLAIN, write
-from tests.support.runs import seal
+from tests.support.runs import shift
 
 pytestmark = pytest.mark.skipif("torch" not in installed_backends(), reason="needs torch")
 
@@ -124,11 +124,7 @@ def test_a_submission_passes_and_a_curve_that_does_not_repeat_is_refused(home, m
 
     runs = unpacked()
     for folder in (folder for cell, folder in runs.items() if cell.variant == "class"):
-        file = folder / "metrics.jsonl"
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        rows[4]["loss"] *= 1.0001
-        write(file, "".join(json.dumps(row) + "\n" for row in rows))
-        seal(folder)
+        shift(folder, step=4, by=1e-4)
     write_bundle(SUBMITTED / "runs.tar.xz", runs)
     (line,) = refusal(fathom, "--commit", "c0ffee")
     assert "runs.tar.xz: smoke/2L/class/torch/seed" in line

@@ -17,7 +17,7 @@ from fathom_study.config import parse_spec
 from fathom_study.runs import bundle
 from fathom_study.runs.bundle import BundleError, create_bundle, import_bundle, incoming
 from fathom_study.runs.columns import COLUMNS, from_columns
-from fathom_study.runs.folder import METRICS, run_folder
+from fathom_study.runs.folder import METRICS, manifest_hash, run_folder
 from fathom_study.runs.validate import find_runs
 from tests.support.commands import contents
 from tests.support.runs import CPU_PLATFORM, RUN_FILES, config_with, read_manifest, write_cell
@@ -137,9 +137,8 @@ class Parts:
         """Change the manifest of the cell and its own hash."""
         manifest = json.loads(self.read("manifest.json"))
         change(manifest)
-        rest = {key: value for key, value in manifest.items() if key != "sha256"}
-        digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-        self.replace("manifest.json", json.dumps({**rest, "sha256": digest}, indent=2).encode())
+        signed = {**manifest, "sha256": manifest_hash(manifest)}
+        self.replace("manifest.json", json.dumps(signed, indent=2).encode())
 
     def seal(self):
         """Put the hashes of all files into the manifest, so that only the content is wrong."""

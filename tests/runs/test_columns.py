@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from fathom_study.runs.columns import LAYOUT_OF, LAYOUTS, from_columns, to_columns
-from fathom_study.runs.folder import METRICS, RunError, encode_row
+from fathom_study.runs.folder import RunError, encode_row
 
 ROWS = [
     {"step": 0, "loss": 4.5, "seconds": 0.1},
@@ -21,14 +21,13 @@ ROWS = [
 """0.1, 0.2 and 1e300 are not float32 values."""
 
 
-def columns_of(folder, rows):
-    (folder / METRICS).write_text("".join(map(encode_row, rows)))
-    return to_columns((folder / METRICS).read_bytes())
+def text_of(rows):
+    return "".join(map(encode_row, rows)).encode()
 
 
-def test_rows_of_several_kinds_come_back(tmp_path):
-    columns = columns_of(tmp_path, ROWS)
-    assert b"".join(from_columns(columns)) == (tmp_path / METRICS).read_bytes()
+def test_rows_of_several_kinds_come_back():
+    columns = to_columns(text_of(ROWS))
+    assert b"".join(from_columns(columns)) == text_of(ROWS)
     arrays = load(columns)
     assert arrays["loss"].dtype == np.float32
     assert arrays["seconds"].dtype == np.float64
@@ -41,41 +40,35 @@ VALUES = st.one_of(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4), max_size=8))
-def test_columns_are_exact_or_not_made(tmp_path_factory, rows):
-    folder = tmp_path_factory.mktemp("run")
-    columns = columns_of(folder, rows)
-    if columns is not None:
-        assert b"".join(from_columns(columns)) == (folder / METRICS).read_bytes()
+def test_columns_are_exact_or_not_made(rows):
+    columns = to_columns(text_of(rows))
+    assert columns is None or b"".join(from_columns(columns)) == text_of(rows)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.booleans())
-def test_running_sum_is_left_out_and_restored(tmp_path_factory, seconds, is_sum):
-    folder, elapsed, rows = tmp_path_factory.mktemp("run"), 0.0, []
+def test_running_sum_is_left_out_and_restored(seconds, is_sum):
+    elapsed, rows = 0.0, []
     for step, value in enumerate(seconds):
         elapsed += value
         rows.append({"step": step, "step_seconds": value, "elapsed_seconds": elapsed})
     if not is_sum:
         rows[-1]["elapsed_seconds"] += 1 + elapsed
-    columns = columns_of(folder, rows)
+    columns = to_columns(text_of(rows))
     assert ("elapsed_seconds" in load(columns)) is not is_sum
-    assert b"".join(from_columns(columns)) == (folder / METRICS).read_bytes()
+    assert b"".join(from_columns(columns)) == text_of(rows)
 
 
-def test_running_sum_without_its_terms_is_refused(tmp_path):
-    columns = columns_of(tmp_path, [{"step": 0, "step_seconds": 1.0, "elapsed_seconds": 1.0}])
-    arrays = load(columns)
+def test_running_sum_without_its_terms_is_refused():
+    row = {"step": 0, "step_seconds": 1.0, "elapsed_seconds": 1.0}
+    arrays = load(to_columns(text_of([row])))
     del arrays["step_seconds"]
     with pytest.raises(RunError, match="KeyError"):
         list(from_columns(save(arrays)))
 
 
-def test_text_and_large_integers_stay_as_rows(tmp_path):
-    assert columns_of(tmp_path, [{"step": 0, "score": "high"}]) is None
-    assert columns_of(tmp_path, [{"step": 2**64}]) is None
-
-
-def changed(columns, **arrays):
-    return save({**load(columns), **arrays})
+def test_text_and_large_integers_stay_as_rows():
+    assert to_columns(text_of([{"step": 0, "score": "high"}])) is None
+    assert to_columns(text_of([{"step": 2**64}])) is None
 
 
 def as_json(value):
@@ -92,7 +85,7 @@ def as_json(value):
         ({LAYOUT_OF: np.full(3, 9, np.uint8)}, "IndexError"),
     ],
 )
-def test_damage_is_refused(tmp_path, arrays, why):
-    columns = columns_of(tmp_path, ROWS)
+def test_damage_is_refused(arrays, why):
+    columns = save({**load(to_columns(text_of(ROWS))), **arrays})
     with pytest.raises(RunError, match=why):
-        list(from_columns(changed(columns, **arrays)))
+        list(from_columns(columns))

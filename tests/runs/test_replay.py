@@ -16,7 +16,7 @@ from fathom_study.runs.replay import COMPARED, compare_rows, difference
 from fathom_study.runs.run import group_runs
 from fathom_study.runs.training import run_cell
 from fathom_study.runs.validate import STEPS, find_runs, imported_runs, replay_file
-from tests.support.runs import STUDY, flipped, read_manifest, seal, write_manifest
+from tests.support.runs import STUDY, flipped, read_manifest, seal, shift, write_manifest
 
 OLD_CODE = {"fathom_study.train:train": "0" * 16}
 TINY = {"variants": ["mhc"], "depths": [4], "seeds": [0], "steps": 5}
@@ -78,11 +78,7 @@ class Carried:
 
     def shift(self, step, by, name="loss", run=0):
         """Multiply a number in a run's rows by 1 + `by`, and seal the run."""
-        file = self.runs[run] / "metrics.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        rows[step][name] *= 1 + by
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        seal(self.runs[run])
+        shift(self.runs[run], step, by, name)
 
     def fathom(self, *arguments):
         """(exit status, output, lines of errors)."""
