@@ -188,11 +188,9 @@ def profiles_table(runs: Iterable[Run], rows: Rows) -> pd.DataFrame:
     profile_rows = []
     for run in runs:
         of_run = {**_axes(run), "platform": platform_of(run)}
-        names = set(chain.from_iterable(rows.get(run.folder, ())))
-        places = {name: split_place(name) for name in names}
         for row in rows.get(run.folder, ()):
             for name, value in row.items():
-                metric, at = places[name]
+                metric, at = split_place(name)
                 if at is not None:
                     profile_rows.append({**of_run, "metric": metric, "at": at, "value": value})
     return table_of(profile_rows, PROFILES)

@@ -162,15 +162,12 @@ class Estimator(Settings):
         """The rows of its variants in its study, at its depths."""
         return select(table, self.studies, self.named_variants, self.depths)
 
-    def find(
-        self, evidence: Evidence, metric: str = "", table: pd.DataFrame | None = None
-    ) -> pd.DataFrame:
-        """The test's cells that have this metric, or its rows of another table.
+    def find(self, table: pd.DataFrame, metric: str = "") -> pd.DataFrame:
+        """The test's rows of a table: all of them, or those of cells that have this metric.
 
         Diverged runs count as scored. Raises NotMeasured if a variant is missing, or missing at a
         named depth: a part of the cells cannot speak for all of them.
         """
-        table = evidence.cells if table is None else table
         rows = self.select(table)
         if metric in (SCORE, LEFT):
             rows = rows[rows["outcome"] != NOT_SCORED]

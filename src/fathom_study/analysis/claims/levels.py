@@ -81,7 +81,7 @@ class Level(Estimator):
 
     def judge(self, evidence: Evidence) -> Judgement:
         runs = untestable.drop_duplicate_cells(
-            self.find(evidence, LEFT if self.metric == [LEFT] else "")
+            self.find(evidence.cells, LEFT if self.metric == [LEFT] else "")
         )
         value = partial(self.measure, evidence)
         runs = runs.assign(value=value)
@@ -99,14 +99,12 @@ class Level(Estimator):
         if finite.empty and not lost.any():
             raise NotMeasured(NO_RUN, variant=variant, depths=str(depth), metric=what)
         unit = LOG10 if self.is_log else ""
-        band, shown = self.band, estimate_mean(finite, unit)
+        shown, judged = (estimate_mean(values, unit) for values in (finite, finite[~lost]))
         if self.is_log:
-            band = Band(
-                *(math.log10(end) if 0 < end < math.inf else end for end in (self.low, self.high))
-            )
-        judged = estimate_mean(finite[~lost], unit)
-        if not self.is_log:
-            possible = Band(*tasks.bounds_of(what))
+            ends = (math.log10(end) if 0 < end < math.inf else end for end in (self.low, self.high))
+            band = Band(*ends)
+        else:
+            band, possible = self.band, Band(*tasks.bounds_of(what))
             shown, judged = shown.clipped(possible), judged.clipped(possible)
         inside, n = is_left and band.high == math.inf, len(seeds)
         case = partial(Case, variant=variant, depth=depth, band=band)
@@ -170,7 +168,7 @@ class Count(Estimator):
     def measure(self, evidence: Evidence) -> pd.DataFrame:
         """A row for each run, with its `value`."""
         if self.over_steps:
-            rows = self.find(evidence, table=evidence.steps)
+            rows = self.find(evidence.steps)
             # An extreme between the kept steps of a thinned run is not known.
             rows = rows[
                 is_whole(rows).groupby([rows[name] for name in (*CELL, "seed")]).transform("all")
@@ -182,9 +180,9 @@ class Count(Estimator):
             values = rows.sort_values("step").groupby([*CELL, "seed"])[self.metric].apply(of)
             return values.rename("value").reset_index()
         if self.metric == "first_nonfinite_step":  # NaN: the event never occurred
-            runs = untestable.drop_duplicate_cells(self.find(evidence))
+            runs = untestable.drop_duplicate_cells(self.find(evidence.cells))
             return runs.assign(value=runs[self.metric].fillna(math.inf))
-        runs = untestable.drop_duplicate_cells(self.find(evidence, self.metric))
+        runs = untestable.drop_duplicate_cells(self.find(evidence.cells, self.metric))
         if self.metric == LEFT:
             left = share_left(evidence.scores[self.study], runs)
             return runs.assign(value=left.where(runs["outcome"] == LEARNED, 1.0))
