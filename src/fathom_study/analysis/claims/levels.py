@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import model_validator
 
-from fathom.settings import join_values, one_of, unknown
+from fathom.settings import join_values, unknown
 from fathom_study import tasks
 from fathom_study.analysis.claims import untestable
 from fathom_study.analysis.claims.estimator import (
@@ -50,7 +50,6 @@ LEAST_LEFT = 1e-9
 """Share left that stands for a perfect score, since zero has no logarithm."""
 
 EVERY_STEP = [name for name, metric in tasks.step_metrics().items() if metric.when == "every step"]
-CountedMetric = Annotated[str, one_of("metric", (LEFT, *tasks.run_metrics(), *EVERY_STEP))]
 
 
 class Level(Estimator):
@@ -154,7 +153,7 @@ class Count(Estimator):
 
     kind: Literal["count"]
     variants: Variants
-    metric: CountedMetric
+    metric: str
     over_steps: Literal["rises", "moves"] | None = None
     one_decides: Literal["for", "against"] | None = None
 
