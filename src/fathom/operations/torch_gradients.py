@@ -134,10 +134,13 @@ class OnHost(CustomVJP):
     """A compiled `CustomVJP` that works on the memory of tensors, while no gradient is recorded."""
 
     loops: CustomVJP
+    copied: tuple[bool, ...]
+    """Whether an input is copied. For `backward` too: checkpointing gives it tensors anew, which do
+    not tell that a parameter owns their memory."""
 
     @np.errstate(all="ignore")  # PyTorch does not warn of infinities and NaN either
     def forward(self, ops: Ops, *xs: Tensor) -> tuple[Tensors, Tensors]:
-        outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs))
+        outputs, saved = self.loops.forward(HOST_OPS, *map(on_host, xs, self.copied))
         # An array that is both is one tensor, whose changes PyTorch detects.
         tensors = {id(x): torch.from_numpy(x) for x in (*outputs, *saved)}
         return tuple(tuple(tensors[id(x)] for x in part) for part in (outputs, saved))
@@ -146,7 +149,7 @@ class OnHost(CustomVJP):
     def backward(self, ops: Ops, xs: Tensors, saved: Tensors, gradients: Tensors) -> Tensors:
         kept, given = (tuple(x.contiguous().numpy() for x in part) for part in (saved, gradients))
         # Converted lazily: not every function needs its inputs.
-        of_xs = self.loops.backward(HOST_OPS, map(on_host, xs), kept, given)
+        of_xs = self.loops.backward(HOST_OPS, map(on_host, xs, self.copied), kept, given)
         return tuple(map(torch.from_numpy, of_xs))
 
 
@@ -160,14 +163,18 @@ def is_on_host(x: Tensor) -> bool:
     )
 
 
-def on_host(x: Tensor) -> np.ndarray:
-    """The memory of `x` as a NumPy array; a copy if it is not contiguous, or a parameter's.
+def is_parameter(x: Tensor) -> bool:
+    """Whether a parameter owns the memory of `x`.
 
     FSDP resizes parameters, and PyTorch cannot resize memory that NumPy shares.
     """
     owner = x if x._base is None else x._base
-    # Not isinstance, which takes as long as the rest of this function.
-    return (x.clone() if type(owner) is torch.nn.Parameter else x.contiguous()).numpy()
+    return type(owner) is torch.nn.Parameter  # isinstance takes as long as the rest
+
+
+def on_host(x: Tensor, is_copied: bool) -> np.ndarray:
+    """`x` as a NumPy array in the same memory; a copy if `is_copied`, or if not contiguous."""
+    return (x.clone() if is_copied else x.contiguous()).numpy()
 
 
 SHARED = 2**16

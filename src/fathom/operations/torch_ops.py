@@ -17,6 +17,7 @@ from fathom.operations.torch_gradients import (
     OnHost,
     Product,
     is_on_host,
+    is_parameter,
     runs_eagerly,
 )
 
@@ -121,7 +122,7 @@ class TorchOps:
             return function.plain(self, *xs)
         way = function
         if all(map(is_on_host, xs)) and (loops := function.compiled()):
-            way = OnHost(loops)
+            way = OnHost(loops, tuple(map(is_parameter, xs)))
         elif (
             is_float32_on_gpu(*xs)
             and uses_kernels()
