@@ -540,8 +540,10 @@ def _with_parameters(
 ) -> nn.Module:
     """A shallow copy of a module, with parameters replaced by `values`, by their id.
 
-    By id, since two names may share a parameter. Without `training` it is in evaluation mode.
+    By id, since two names may share a parameter. Without `training` it is in evaluation mode. A
+    module compiled by `torch.compile` calls its original, so the original is taken in its place.
     """
+    module = module._modules.get("_orig_mod", module)
     twin = object.__new__(type(module))  # `copy.copy` refuses parametrised modules
     parts = {
         "_parameters": {n: values.get(id(p), p) for n, p in module._parameters.items()},
