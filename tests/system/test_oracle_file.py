@@ -51,7 +51,7 @@ def test_numbers_are_those_of_the_textbook(tmp_path, scheme):
                                    rtol=1e-9, atol=1e-12)  # fmt: skip
 
     # The slope of Σ probe · output along a random direction, by central differences.
-    rng, h = np.random.default_rng(0), 1e-5
+    rng, h = np.random.default_rng(0), 1e-6  # h² of curvature, 1e-16/h of rounding
     names = [name for name in values if f"gradients.{name}" in values]
     assert {name for name in values if name.startswith("parameters.")} < {*names}
     along = {name: rng.standard_normal(values[name].shape) for name in names}
@@ -78,3 +78,12 @@ def test_settings_and_sizes_are_those_of_the_options(tmp_path):
 def test_unknown_scheme_is_refused(tmp_path, capsys):
     assert exit_status(["oracle", "mhc_papr", "--out", str(tmp_path / "file")]) == 1
     assert "did you mean 'mhc_paper'?" in capsys.readouterr().err
+
+
+def test_the_default_depth_reaches_every_part_of_a_scheme(tmp_path):
+    """Blocks enough for finished sums of blocks beside an open one, and for reads apart."""
+    values, _ = written(tmp_path, "inkling2")
+    larger, _ = written(tmp_path, "{connection: inkling2, block_size: 3}")
+    assert not np.allclose(values["output"], larger["output"])
+    functions = range(len(values["weights"]))
+    assert any(values[f"reads.{k}"].shape == (3, 2, 3, 8) for k in functions)

@@ -96,7 +96,8 @@ def convert(
 def oracle(
     scheme: Scheme,
     out: Annotated[Path, output_file(help="File to write.")],
-    layers: Annotated[int, Option(min=1, help="Wrapped functions, two in a block.")] = 4,
+    # Seven blocks: Inkling 2 reads q, k and v apart in the sixth, and a sum of two blocks is open.
+    layers: Annotated[int, Option(min=1, help="Wrapped functions, two in a block.")] = 14,
     width: Annotated[int, Option(min=1, help="Channels.")] = 8,
     streams: Streams = 4,
     seed: Annotated[int, Option(min=0, help="Seed of all numbers.")] = 0,
