@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
+from fathom.connections.plain import Plain
 from fathom.library import PREFIX, Verbs
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
@@ -156,6 +158,36 @@ class ResidualConnection(Verbs, nn.Module):
             again, *arrays.values(), *given, use_reentrant=False, preserve_rng_state=False
         )
 
+    # Settings are metadata of a state dict, as a module's version is: strict loading of files
+    # without them, and files of safetensors, stay as they are.
+
+    def _settings(self) -> dict[str, Any]:
+        settings = getattr(self.connection, "settings", Plain())
+        return {**settings.model_dump(mode="json"), "layers": self.connection.context.layers}
+
+    def _save_to_state_dict(
+        self, destination: MutableMapping[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["connection"] = self._settings()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        *others: Any,  # noqa: ANN401
+    ) -> None:
+        """Warn of a state dict of other settings, which may have the same names and shapes."""
+        differ = list(differences(local_metadata.get("connection", {}), self._settings()))
+        if differ:
+            warnings.warn(
+                f"the state dict is of another connection than {self!r}: {', '.join(differ)}",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+
     def extra_repr(self) -> str:
         return self._sizes()
 
@@ -258,6 +290,19 @@ def oracle_vectors(c: ResidualConnection, seed: int = 0) -> dict[str, Tensor]:
     numbers |= leaves | {f"gradients.{n}": g for n, g in zip(leaves, gradients, strict=True)}
     # Copies: reads may be views of one array, which safetensors refuses.
     return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in numbers.items()}
+
+
+INITIAL = {"start", "phi", "alpha"}
+"""Settings of initial values, which loading replaces."""
+
+
+def differences(saved: Mapping[str, Any], own: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Settings in both with other values, such as `H_res.iterations is 20, here 5`."""
+    for key in sorted((saved.keys() & own.keys()) - INITIAL):
+        if isinstance(saved[key], Mapping) and isinstance(own[key], Mapping):
+            yield from differences(saved[key], own[key], f"{at}{key}.")
+        elif saved[key] != own[key]:
+            yield f"{at}{key} is {saved[key]}, here {own[key]}"
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:
