@@ -7,6 +7,7 @@ with `kind` and settings. To add one, add a class here and a line in the registr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import not_
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -313,6 +314,12 @@ class FromStreams(Settings):
         per_input = self.phi is None or self.phi_per_input
         start = Normal(deviation / math.sqrt(n) if per_input else deviation)
         return Parameter((*stacked, self.rows(shape, S), n), start, is_matrix=True)
+
+    def repeated(self, ops: Ops, alpha: Array, sizes: Sequence[int]) -> Array:
+        """α [L, parts or 1] once for each logit, [L, logits]; `sizes`: numbers of logits."""
+        belongs = np.eye(len(sizes)).repeat(sizes, axis=1)
+        belongs = np.ones((1, sum(sizes))) if self.one_alpha else belongs
+        return ops.matmul(alpha, ops.constant(belongs))
 
     def logits(
         self, ops: Ops, phi: Array, alpha: Array | None, b: Array, x: Array

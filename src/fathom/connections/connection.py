@@ -198,10 +198,10 @@ def by_row(ops: Ops, function: CustomVJP, *xs: Array) -> Array:
     return ops.reshape(ops.custom_vjp(function, *rows)[0], (*batch, C))
 
 
-def root_mean_square(ops: Ops, x: Array, eps: float) -> Array:
-    """√(mean of x² + eps) over the last axis, which is kept with size 1."""
+def rms_norm(ops: Ops, x: Array, eps: float) -> Array:
+    """x/√(mean of x² + eps), the mean over the last axis."""
     squares = ops.sum(x * x, axis=-1, keepdims=True)  # l2_norm has no gradient at zero
-    return ops.sqrt(squares / x.shape[-1] + eps)
+    return x / ops.sqrt(squares / x.shape[-1] + eps)
 
 
 def stream_spread(ops: Ops, streams: Array) -> tuple[Array, Array]:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import numpy as np
 from pydantic import Field
 
 from fathom.connections.component_types import MatrixStart
@@ -122,11 +121,7 @@ class FracConnection(Connection):
             phis = [params[f"connection.phi_{part}"] for part in PARTS]
             stacks.append(ops.concatenate(phis, axis=1))
         if "connection.alpha" in params:
-            # Repeat each α for each of its logits.
-            alpha = params["connection.alpha"]
-            repeated = np.repeat(np.eye(len(sizes)), sizes, axis=1)
-            repeated = repeated if alpha.shape[1] > 1 else np.ones((1, sum(sizes)))
-            stacks.append(ops.matmul(alpha, ops.constant(repeated)))
+            stacks.append(computed.repeated(ops, params["connection.alpha"], sizes))
         return tuple(Coefficients(*layer) for layer in zip(*map(ops.unstack, stacks), strict=True))
 
     def open(self, ops: Ops, params: Params, x: Array, noise: Array | None = None) -> FracState:

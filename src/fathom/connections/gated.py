@@ -21,7 +21,7 @@ from fathom.connections.connection import (
     MixingTrace,
     Scheme,
     by_stream,
-    root_mean_square,
+    rms_norm,
 )
 from fathom.init import Constant, Normal, Parameter
 from fathom.settings import ConfigError, Number, Settings
@@ -131,9 +131,9 @@ class UnmixedStreams(Connection):
             return normed, normed, streams
         gain = ops.reshape(gain, (S, 1, C))
         x = ops.reshape(streams, (N, S, M // C, C))
-        normed = x / root_mean_square(ops, x, self.settings.eps) * gain
+        normed = rms_norm(ops, x, self.settings.eps) * gain
         means = ops.reshape(ops.mean(x, axis=2), (N, S, 1, C))
-        return normed, means / root_mean_square(ops, means, self.settings.eps) * gain, streams
+        return normed, rms_norm(ops, means, self.settings.eps) * gain, streams
 
     def gated(self, ops: Ops, logits: Array, normed: Array) -> Array:
         """Mean over S of σ(logits [N, S·C or S]) ∘ normed streams [N, S, P, C]."""

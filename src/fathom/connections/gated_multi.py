@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from fathom.connections.component_types import SeveralStreams
-from fathom.connections.connection import ConnectionContext, Scheme, root_mean_square
+from fathom.connections.connection import ConnectionContext, Scheme, rms_norm
 from fathom.connections.gated import UnmixedState, UnmixedStreams, refuse_norms
 from fathom.init import Constant, Parameter, Stacked, Uniform
 from fathom.settings import Number
@@ -105,4 +105,4 @@ class GatedMultiConnection(UnmixedStreams):
 
     def close(self, ops: Ops, state: UnmixedState) -> Array:
         x = ops.reshape(ops.sum(state.streams, axis=1), state.shape)
-        return x / root_mean_square(ops, x, self.settings.eps) * state.end
+        return rms_norm(ops, x, self.settings.eps) * state.end

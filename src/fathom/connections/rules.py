@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, create_model
 
 from fathom.arithmetic.one_stream_vjp import OrthogonalUpdate
-from fathom.connections.connection import by_row, root_mean_square
+from fathom.connections.connection import by_row, rms_norm
 from fathom.init import Constant, Normal, Parameter, Stacked, Uniform
 from fathom.settings import Number, Registry, Settings, validate
 
@@ -135,12 +135,8 @@ def _gru_parameters(place: Place, n: Numbers) -> dict[str, Parameter]:
     }
 
 
-def _normed(ops: Ops, x: Array, eps: float) -> Array:
-    return x / root_mean_square(ops, x, eps)
-
-
 def _reviewed(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
-    both = ops.concatenate([_normed(ops, x, n["eps"]), _normed(ops, y, n["eps"])], axis=-1)
+    both = ops.concatenate([rms_norm(ops, x, n["eps"]), rms_norm(ops, y, n["eps"])], axis=-1)
     return x + ops.sigmoid(ops.linear(both, p["gate"]) + p["gate_bias"]) * y
 
 
@@ -154,7 +150,7 @@ def _review_parameters(place: Place, n: Numbers) -> dict[str, Parameter]:
 
 def _delta(ops: Ops, p: Values, x: Array, y: Array, n: Numbers) -> Array:
     k = y / ops.sqrt(ops.sum(y * y, axis=-1, keepdims=True) + n["eps"] ** 2)
-    logit = ops.sum(_normed(ops, x, EPS) * p["gate"], axis=-1, keepdims=True) + p["gate_bias"]
+    logit = ops.sum(rms_norm(ops, x, EPS) * p["gate"], axis=-1, keepdims=True) + p["gate_bias"]
     beta = 2 * ops.sigmoid(logit)
     return x + beta * (n["value"] - ops.sum(k * x, axis=-1, keepdims=True)) * k
 

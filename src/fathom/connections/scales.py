@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fathom.arithmetic.gated_vjp import NormedStreams
 from fathom.connections.component_types import one_of_registry
-from fathom.connections.connection import ConnectionContext, root_mean_square
+from fathom.connections.connection import ConnectionContext, rms_norm
 from fathom.init import Constant, CyclicRows, Normal, OneStream, Parameter
 from fathom.settings import Flag, Number, Registry, Settings
 
@@ -237,7 +237,7 @@ class GatedScale(Scale):
         self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
     ) -> Array:
         y = y * layer["gain"] if "gain" in layer else y
-        normed = y / root_mean_square(ops, y, self.eps)
+        normed = rms_norm(ops, y, self.eps)
         return layer["kept"] * x + layer["added"] * normed
 
 
@@ -370,7 +370,7 @@ class InitialNormed(NoInitial):
     eps: Eps = Field(1e-6, description="added to its mean square")
 
     def opened(self, ops: Ops, x: Array) -> Array:
-        return x / root_mean_square(ops, x, self.eps)
+        return rms_norm(ops, x, self.eps)
 
 
 class InitialRead(InitialNormed):

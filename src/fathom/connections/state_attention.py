@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from fathom.connections.connection import Connection, ConnectionContext, Scheme, root_mean_square
+from fathom.connections.connection import Connection, ConnectionContext, Scheme, rms_norm
 from fathom.connections.scales import unstacked
 from fathom.init import Constant, Parameter, Uniform
 from fathom.settings import Number, Positive
@@ -93,20 +93,20 @@ class StateAttentionConnection(Connection):
 
     def with_stream(self, ops: Ops, state: StateAttentionState, x: Array) -> StateAttentionState:
         """The state with a further stream [N, C]."""
-        keys = (*state.keys, self.normed(ops, x)) if len(state.keys) < self.context.layers else ()
+        keys = ()
+        if len(state.keys) < self.context.layers:
+            keys = (*state.keys, rms_norm(ops, x, self.settings.eps))
         return state._replace(sources=(*state.sources, x), keys=keys, read=None)
 
     def attended(self, ops: Ops, state: StateAttentionState, k: int) -> Array:
         """Σ_i p_i X_i [N, C] for function k > 0."""
         p = state.per_layer[k - 1]
         low = ops.linear(state.keys[-1] * p["connection.input_gain"], p["connection.down"])
-        query = self.normed(ops, state.sources[-1] + ops.linear(low, p["connection.up"]))
+        stream = state.sources[-1] + ops.linear(low, p["connection.up"])
+        query = rms_norm(ops, stream, self.settings.eps)
         query = query * p["connection.query_gain"] * p["connection.key_gain"]
         products = ops.sum(ops.stack(state.keys) * query, axis=-1)
         shares = ops.softmax(ops.transpose(products, (1, 0)) / math.sqrt(query.shape[-1]))
         N, count = shares.shape
         weights = ops.reshape(ops.transpose(shares, (1, 0)), (count, N, 1))
         return ops.sum(ops.stack(state.sources) * weights, axis=0)
-
-    def normed(self, ops: Ops, x: Array) -> Array:
-        return x / root_mean_square(ops, x, self.settings.eps)

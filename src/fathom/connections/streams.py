@@ -372,14 +372,10 @@ class DynamicStreams(StreamConnection):
         phi = ops.concatenate([params[f"connection.phi_{part}"] for part in sizes], axis=1)
         bs = [ops.reshape(params[f"connection.b_{part}"], (L, -1)) for part in sizes]
         b = ops.concatenate(bs, axis=1)
-        # Repeat each α for each of its logits.
-        of_logits = [part for part, size in sizes.items() for _ in range(size)]
-        each = [sizes] if self.settings.coefficients.one_alpha else [[part] for part in sizes]
-        belongs = [[float(part in parts) for part in of_logits] for parts in each]
-        alpha = params.get("connection.alpha")
+        coefficients, alpha = self.settings.coefficients, params.get("connection.alpha")
         if alpha is None:
-            alpha = ops.constant(np.ones((L, len(each))))
-        alpha = ops.matmul(alpha, ops.constant(np.array(belongs)))
+            alpha = ops.constant(np.ones((L, 1 if coefficients.one_alpha else len(sizes))))
+        alpha = coefficients.repeated(ops, alpha, list(sizes.values()))
         stacks = ([None] * L if x is None else ops.unstack(x) for x in (phi, b, alpha, g))
         return tuple(Dynamics(*layer) for layer in zip(*stacks, strict=True))
 

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fathom.connections.connection import Apart, Connection, ConnectionContext, root_mean_square
+from fathom.connections.connection import Apart, Connection, ConnectionContext, rms_norm
 from fathom.init import Constant, Distribution, Normal, Parameter, Uniform
 from fathom.operations.ops import Array, Ops
 from fathom.settings import Flag, Nullable, Number, Positive, Settings
@@ -161,7 +161,7 @@ class Transformer(Network):
         if model.positions == "learned":
             x = x + params["embedding.position"][: tokens.shape[1]]
         if model.embedding_norm:
-            x = rms_norm(ops, x)
+            x = rms_norm(ops, x, RMS_EPS)
         is_normed = {"is_normed": True} if self.connection.reads_normed else {}
         attend = partial(attention, first_values=[])
         parts = (partial(block, attend),) if model.wrap == "block" else (attend, mlp)
@@ -209,7 +209,7 @@ def attention(
     if model.positions == "rotary":
         q, k = apply_rope(ops, q), apply_rope(ops, k)
     if model.qk_norm:
-        q, k = rms_norm(ops, q), rms_norm(ops, k)
+        q, k = (rms_norm(ops, each, RMS_EPS) for each in (q, k))
     out = ops.reshape(ops.transpose(ops.causal_attention(q, k, v), (0, 2, 1, 3)), (B, T, D))
     return ops.linear(out, layer["attention_out.weight"], layer.get("attention_out.bias"))
 
@@ -256,17 +256,12 @@ def block(
 def norm(ops: Ops, x: Array, params: dict[str, Array], name: str) -> Array:
     """Layer norm with the parameters `name`; RMS norm if there are none."""
     if f"{name}.weight" not in params:
-        return rms_norm(ops, x)
+        return rms_norm(ops, x, RMS_EPS)
     return ops.layer_norm(x, params[f"{name}.weight"], params[f"{name}.bias"])
 
 
 RMS_EPS = float(np.finfo(np.float32).eps)
 """Added to the mean square."""
-
-
-def rms_norm(ops: Ops, x: Array) -> Array:
-    """x divided by the root mean square of its last axis."""
-    return x / root_mean_square(ops, x, RMS_EPS)
 
 
 ROTARY_BASE = 10_000
