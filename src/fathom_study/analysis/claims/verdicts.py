@@ -324,12 +324,12 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
         ours_of.setdefault(tuple(row[name] for name in CELL), []).append(row)
     rows = []
     for entry in published.values:
-        study = config.studies[entry.study]
+        study = config.studies.get(entry.study)
         cells = {
             variant: _at_our_depths(by_depth, study) for variant, by_depth in entry.cells.items()
         }
         depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
-        scale = _scale(entry.scale, study, next(iter(cells)), depths)
+        scale = _scale(entry.scale, study, next(iter(cells)), depths) if study else ""
         is_time = entry.metric in tasks.times()
         for variant, by_depth in cells.items():
             for depth, value in by_depth.items():
@@ -345,11 +345,12 @@ def published_table(config: Config, summary: pd.DataFrame, published: Published)
     return pd.DataFrame(rows, columns=columns)
 
 
-def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study) -> dict[int, Value]:
+def _at_our_depths(by_depth: Mapping[int | str, Value], study: Study | None) -> dict[int, Value]:
     """The values by depth; a value for ANY depth is repeated at each depth of the study."""
     values: dict[int, Value] = {}
     for depth, value in by_depth.items():
-        values |= dict.fromkeys(study.depths if depth == ANY else [int(depth)], value)
+        ours = study.depths if study else []
+        values |= dict.fromkeys(ours if depth == ANY else [int(depth)], value)
     return values
 
 
