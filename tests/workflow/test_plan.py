@@ -1,6 +1,7 @@
 """Plans of the workflow, without Snakemake: cells, and files of runs, data sets and figures."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -170,8 +171,8 @@ def test_figures_of_step_multipliers_need_a_ladder_and_step_times_of_their_platf
     config = config_with(a={**TEXT, "ladder": {"baseline": [2]}, "model": model})
     rung = next(cell for cell in config.cells() if cell.variant == "baseline_x200")
 
-    def names(machine, cells, *runs):
-        row = {"variant": "mhc", "seconds": 1, "machine": machine, "width": 8}
+    def names(machine, cells, *runs, seconds=1.0):
+        row = {"variant": "mhc", "seconds": seconds, "machine": machine, "width": 8}
         times = machine and step_times(tmp_path, row)
         known = config.model_copy(update={"step_times": times})
         (figures,) = places_of(known, cells, imported(*runs)).values()
@@ -180,6 +181,8 @@ def test_figures_of_step_multipliers_need_a_ladder_and_step_times_of_their_platf
     assert names(CPU_PLATFORM, [], CELL) == set()
     assert names("another", [], CELL, rung) == {"worth", "ladder"}
     assert names(CPU_PLATFORM, [], CELL, rung) == {"answer", "worth", "ladder"}
+    only_counted = names(CPU_PLATFORM, [], CELL, rung, seconds=math.nan)
+    assert only_counted == {"worth", "ladder"}
     # A cell to train here is in a study whose whole ladder is trained, timed on this machine.
     assert names("", [CELL]) == {"worth", "ladder"}
     assert names("another", [CELL]) == {"answer", "worth", "ladder"}

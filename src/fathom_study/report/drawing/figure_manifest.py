@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -91,7 +92,8 @@ def places_of(
         variants[cell.study, Platform(cell.backend)] |= {cell.variant, *ladder}
     for run in imported:
         variants[run.cell.study, Platform(run.cell.backend, run.platform)].add(run.cell.variant)
-    timed = {(study, platform) for study, _, _, platform in read_step_times(config)}
+    times = read_step_times(config).items()
+    timed = {(key[0], key[-1]) for key, time in times if not math.isnan(time.seconds)}
     places = {}
     for (study, at), trained in variants.items():
         ladder = config.studies[study].ladder_trainings
