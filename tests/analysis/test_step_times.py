@@ -61,6 +61,14 @@ def test_measured_times_replace_the_clocks_of_runs(tmp_path):
         assert math.isnan(times_of(summary_of(**{"depth": 8, **axes}), config)["mhc"])
 
 
+def test_turns_are_whole_beside_a_network_that_was_only_counted(tmp_path):
+    counted = {"variant": "mhc", "seconds": math.nan, "turns": math.nan, "operations": 4}
+    timed = {"variant": "baseline", "seconds": 0.1}
+    times = read_step_times(measured(tmp_path, timed, counted))
+    turns = {variant: str(time.turns) for (_, _, variant, _), time in times.items()}
+    assert (turns["baseline"], turns["mhc"]) == ("3", "0")
+
+
 def test_ratio_of_turns_is_used_if_timed_with_the_plain_network(tmp_path):
     """Seconds of three turns: 0.1 and 0.3, 0.2 and 0.4, 0.4 and 0.4; the median ratio is 2."""
     plain = {"variant": "baseline", "seconds": 0.2, "low": 0.1, "high": 0.4}
@@ -84,8 +92,7 @@ def judged(**ranges):
     """Row of the claim that plain is faster, from each variant's (low, median, high) seconds."""
     cells = [seeds("score", [1.0] * 3, variant=v) for v in ("baseline", "hc", "mhc")]
     times = {
-        # Turns are read as floats if the table has rows of counts alone.
-        ("a", 8, variant, "torch"): StepTime(median, low, high, CPU_PLATFORM, 5.0)
+        ("a", 8, variant, "torch"): StepTime(median, low, high, CPU_PLATFORM, 5)
         for variant, (low, median, high) in ranges.items()
     }
     published = published_with({"scope": "everywhere", "tests": [FASTER]})

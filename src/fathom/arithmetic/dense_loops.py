@@ -148,14 +148,11 @@ class DynamicReads(CustomVJP):
         ):
             reads_backward(weights, first, count, own, of_reads, given, of_weights, of_sources)
         by_token = of_weights.reshape(N, len(D))
-        of_D, of_h, along = (
-            ops.matmul(by_token.T, y),
-            ops.matmul(by_token, D),
-            np.empty_like(scales),
-        )
+        of_D, of_h = ops.matmul(by_token.T, y), ops.matmul(by_token, D)
         bells = h * h
         bells *= -0.5
         exponentials(bells)
+        along = np.empty_like(scales)
         hidden_backward(h, y, bells, scales, of_h, along)
         add_through_norm(x, along, ops.matmul(of_h, V), of_sources[-1])
         return (of_weights.sum(axis=0), ops.matmul(of_h.T, x), of_D, *of_sources)

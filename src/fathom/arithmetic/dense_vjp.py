@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fathom.arithmetic.custom_vjp import NormedProduct
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Composed
 
 if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+    from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 
 
 @dataclass(frozen=True)
-class DynamicReads(CustomVJP):
+class DynamicReads(Composed):
     """I sources x [N, C] → (W reads Σ_i w_i x_i [N, C], the sources).
 
     Weights w [N, W, I] are a [W, I] + D gelu(V r) with V [K, C] and D [W·I, K]; r is the RMS norm
@@ -21,7 +22,7 @@ class DynamicReads(CustomVJP):
     reader, as in `custom_vjp`.
     """
 
-    is_composed = True
+    loops_from = math.inf  # MLX's arrays on the host have no fast GELU
 
     eps: float
     """Added to the mean square."""
@@ -35,9 +36,6 @@ class DynamicReads(CustomVJP):
         by_token = ops.transpose(ops.stack(sources), (1, 0, 2))
         reads = ops.transpose(ops.matmul(weights, by_token), (1, 0, 2))
         return (*ops.unstack(reads), *sources)
-
-    def forward(self, ops: Ops, *xs: Array) -> tuple[Arrays, Arrays]:
-        return self.plain(ops, *xs), ()
 
     def compiled(self) -> CustomVJP:
         from fathom.arithmetic import dense_loops

@@ -31,6 +31,7 @@ class StepTime(NamedTuple):
     high: float
     machine: str
     turns: int
+    """Their number; 0 if the network was not timed."""
     width: float = math.nan
     """Width of the study's network; NaN if it has none, or the table does not say."""
     operations: float = math.nan
@@ -72,6 +73,8 @@ def read_step_times(config: Config, *, wider: bool = False) -> StepTimes:
             continue
         alike = [v for v, first in first_of.items() if first == row.variant]
         fields = {name: getattr(row, name, math.nan) for name in StepTime._fields}
+        # Beside a row without turns pandas reads all of them as floats.
+        fields["turns"] = 0 if math.isnan(fields["turns"]) else int(fields["turns"])
         plain = config.plain(row.study)
         if not plain or first_of[plain] != getattr(row, "over", ""):
             fields |= dict.fromkeys(("ratio", "ratio_low", "ratio_high"), math.nan)

@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -120,13 +120,14 @@ def run_cell(
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other processes from training into `folder`. Raises RunError if one is doing so."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(folder, OTHER_SECONDS):
-            yield
-    except Timeout:
-        raise RunError(
-            f"{folder}: another process is training it; wait for that, or stop it"
-        ) from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder, OTHER_SECONDS))
+        except Timeout:
+            raise RunError(
+                f"{folder}: another process is training it; wait for that, or stop it"
+            ) from None
+        yield
 
 
 def learned_mixing(

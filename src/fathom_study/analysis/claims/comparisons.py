@@ -195,7 +195,7 @@ def _cases(
     for depth, other in itertools.product(depths, test.than):
         one, two = of[depth, test.variant], of[depth, other]
         ends = (one.seconds / two.seconds, one.low / two.high, one.high / two.low)
-        turns = int(min(one.turns, two.turns))  # a float if the table has rows of counts alone
+        turns = min(one.turns, two.turns)
         ratio = Estimate(*map(math.log10, ends), turns, LOG10)
         verdict = test.weigh(replace(ratio, n=max(turns, test.seeds)), test.band)
         margin = test.band.margin(ratio.mean)

@@ -92,8 +92,11 @@ def places_of(
         variants[cell.study, Platform(cell.backend)] |= {cell.variant, *ladder}
     for run in imported:
         variants[run.cell.study, Platform(run.cell.backend, run.platform)].add(run.cell.variant)
-    times = read_step_times(config).items()
-    timed = {(key[0], key[-1]) for key, time in times if not math.isnan(time.seconds)}
+    timed = {
+        (study, platform)
+        for (study, _, _, platform), time in read_step_times(config).items()
+        if not math.isnan(time.seconds)
+    }
     places = {}
     for (study, at), trained in variants.items():
         ladder = config.studies[study].ladder_trainings
