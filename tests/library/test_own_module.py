@@ -1,5 +1,12 @@
 """Your own PyTorch module as a connection: parts of it that it has compiled."""
 
+import pytest
+
+from fathom_study.config import installed_backends
+
+if "torch" not in installed_backends():  # not importorskip: an empty folder would be imported
+    pytest.skip("needs PyTorch", allow_module_level=True)
+
 from fathom.connections.connection import ConnectionContext
 from fathom.connections.module import TorchModule
 from fathom.operations.torch_ops import TorchOps
