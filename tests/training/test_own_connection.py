@@ -139,6 +139,8 @@ def test_the_example_of_the_documents_trains_and_keeps_its_contract():
     section = text.partition("## Your own connection")[2]
     code = section.partition("```python\n")[2].partition("```")[0]
     assert len(code.splitlines()) <= 20
+    kept = (Path(__file__).parents[2] / "docs/examples/my_connection.py").read_text("utf-8")
+    assert kept.partition("\n\n")[2] == code.partition("\n")[2]
     checks = checks_of(code, "TwoStreams", start=0.5)
     assert not any(check.failed for check in checks.values())
     spec = spec_of({"module": "own.py:TwoStreams", "start": 0.5})
