@@ -135,6 +135,11 @@ class Verbs:
             _noise_shape=None if noise is None else noise.shape,
         )
 
+    def __setstate__(self, state: Any) -> None:  # noqa: ANN401
+        """Restore a copy or a pickle, whose passes are its own."""
+        getattr(super(), "__setstate__", vars(self).update)(state)
+        vars(self)["_key"] = f"{next(_keys)}"
+
     def _sizes(self) -> str:
         """Scheme, layers and width, for `repr`."""
         context = self.connection.context
@@ -156,9 +161,9 @@ class Verbs:
         groups: dict[tuple[float, float], list[str]] = {}
         for name, one in self.connection.parameters().items():
             decay = weight_decay if one.is_matrix and one.decays else 0.0
-            groups.setdefault((lr * one.rate, decay), []).append(name.removeprefix(PREFIX))
+            groups.setdefault((one.rate, decay), []).append(name.removeprefix(PREFIX))
         return [
-            {"params": names, "lr": rate, "weight_decay": decay}
+            {"params": names, "lr": lr * rate, "weight_decay": decay}
             for (rate, decay), names in groups.items()
         ]
 
@@ -404,12 +409,18 @@ class Verbs:
             )
         if state.of != self._key:
             raise ValueError("the state is of another connection; open, read and write with one")
+        array = next((x for x in state.state if isinstance(x, self._array_kind)), None)
+        if array is not None and (found := type_name(array)) != state.computed and found in FLOATS:
+            raise ValueError(
+                f"the state was cast from {state.computed} to {found}; for FSDP2 use "
+                "MixedPrecisionPolicy(cast_forward_inputs=False)"
+            )
         if not state.records and self._records():
             raise ValueError(
                 "the pass began without gradients (torch.no_grad), and its parameters would get "
                 "none from this function; begin it with gradients, and detach what functions return"
             )
         if (state.verb, state.k) != ("close" if verb == "trace" else verb, k):
-            turns = [f"{name} {n}" if name in ("read", "write") else name for name, n in
+            turns = [f"{name} {n!r}" if name in ("read", "write") else name for name, n in
                      ((verb, k), (state.verb, state.k))]  # fmt: skip
             raise ValueError(f"{turns[0]} is out of turn; next is {turns[1]}")

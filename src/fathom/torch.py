@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
 from fathom.connections.plain import Plain
+from fathom.connections.rules import RULES
 from fathom.library import PREFIX, Verbs
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
@@ -162,8 +164,12 @@ class ResidualConnection(Verbs, nn.Module):
     # without them, and files of safetensors, stay as they are.
 
     def _settings(self) -> dict[str, Any]:
-        settings = getattr(self.connection, "settings", Plain())
-        return {**settings.model_dump(mode="json"), "layers": self.connection.context.layers}
+        settings = getattr(self.connection, "settings", Plain()).model_dump(mode="json")
+        if "rule" in settings:
+            initial = RULES[settings["rule"]].plain
+            numbers = settings["numbers"].items()
+            settings["numbers"] = {name: v for name, v in numbers if name not in initial}
+        return settings | asdict(self.connection.context)
 
     def _save_to_state_dict(
         self, destination: MutableMapping[str, Any], prefix: str, keep_vars: bool
@@ -180,7 +186,8 @@ class ResidualConnection(Verbs, nn.Module):
         *others: Any,  # noqa: ANN401
     ) -> None:
         """Warn of a state dict of other settings, which may have the same names and shapes."""
-        differ = list(differences(local_metadata.get("connection", {}), self._settings()))
+        saved = local_metadata.get("connection")
+        differ = list(differences(saved, self._settings())) if saved else []
         if differ:
             warnings.warn(
                 f"the state dict is of another connection than {self!r}: {', '.join(differ)}",
@@ -292,17 +299,24 @@ def oracle_vectors(c: ResidualConnection, seed: int = 0) -> dict[str, Tensor]:
     return {n: v.detach().clone(memory_format=torch.contiguous_format) for n, v in numbers.items()}
 
 
-INITIAL = {"start", "phi", "alpha"}
+INITIAL = {"start", "phi", "phi_per_input", "alpha"}
 """Settings of initial values, which loading replaces."""
 
 
 def differences(saved: Mapping[str, Any], own: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Settings in both with other values, such as `H_res.iterations is 20, here 5`."""
-    for key in sorted((saved.keys() & own.keys()) - INITIAL):
-        if isinstance(saved[key], Mapping) and isinstance(own[key], Mapping):
-            yield from differences(saved[key], own[key], f"{at}{key}.")
-        elif saved[key] != own[key]:
-            yield f"{at}{key} is {saved[key]}, here {own[key]}"
+    """Settings with other values, such as `H_res.iterations is 20, here 5`.
+
+    Two of one kind lack only what has its default; those of two kinds are compared in what both
+    have.
+    """
+    are_alike = saved.get("kind") == own.get("kind")
+    keys = saved.keys() | own.keys() if are_alike else saved.keys() & own.keys()
+    for key in sorted(keys - INITIAL):
+        before, now = saved.get(key, "the default"), own.get(key, "the default")
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from differences(before, now, f"{at}{key}.")
+        elif before != now:
+            yield f"{at}{key} is {before}, here {now}"
 
 
 def fill(parameter: Tensor, value: Tensor) -> None:

@@ -167,4 +167,7 @@ def test_a_module_tells_its_cost(framework):
     assert 2 * c.cost(TOKENS, "bfloat16").bytes == c.cost(TOKENS).bytes
     with pytest.raises(ValueError, match=r"unknown float type 'bfloat'; did you mean 'bfloat16'"):
         c.cost(TOKENS, "bfloat")
+    for tokens in ("4", -4):
+        with pytest.raises(ValueError, match="tokens must be a number of tokens"):
+            c.cost(tokens)
     assert math.isclose(c.cost(2 * TOKENS).operations, 2 * c.cost(TOKENS).operations)

@@ -1,5 +1,6 @@
 """`fathom.torch` and `fathom.mlx`: connections as modules for users' networks."""
 
+import copy
 import importlib
 import math
 import re
@@ -511,6 +512,8 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
         (lambda: module.open(x, np.ones((2, 3))), "'mhc_paper' takes no noise; leave it out"),
         (lambda: framework.module("mhc_paper", 2, WIDTH).read(opened, 0),
          "the state is of another connection; open, read and write with one"),
+        (lambda: copy.deepcopy(module).read(opened, 0),
+         "the state is of another connection; open, read and write with one"),
     ):  # fmt: skip
         assert refusal(call, error=ValueError) == said
     for nothing in (None, (x, x)):  # MultiheadAttention returns (output, weights)
@@ -525,6 +528,16 @@ def test_a_wrong_input_or_turn_is_one_line(framework):
     ):
         said = refusal(call, error=TypeError)
         assert said.startswith(f"{what} must be a ") and said.endswith("but is a numpy.ndarray")
+
+
+@pytest.mark.parametrize("scheme", ["mhc_cycle", "attn_res", "x0_lambda"])
+def test_a_state_that_fsdp_has_cast_is_refused(torch, on_torch, scheme):
+    module = on_torch.module(scheme, 2, WIDTH)
+    tree_map_only = importlib.import_module("torch.utils._pytree").tree_map_only
+    state = module.open(torch.ones(2, WIDTH, dtype=torch.bfloat16))
+    cast = tree_map_only(torch.Tensor, torch.Tensor.bfloat16, state)
+    said = refusal(module.read, cast, 0, error=ValueError)
+    assert said.startswith("the state was cast from float32 to bfloat16; for FSDP2 use ")
 
 
 def test_noise_of_another_shape_is_one_line(framework):
@@ -764,8 +777,10 @@ def test_parametrised_and_pruned_parameters_are_trained_and_reset(torch):
         plain = len([*c.parameters()])
         start = c.phi_pre.detach().clone()
         change(c)
-        trained = [p for group in c.parameter_groups(0.1, 0.1) for p in group["params"]]
+        groups = c.parameter_groups(0.1, 0.1)
+        trained = [p for group in groups for p in group["params"]]
         assert len(trained) == plain - 1 + count
+        assert len(c.parameter_groups(torch.tensor(0.1), 0.1)) == len(groups)
         with torch.no_grad():
             for p in trained:
                 p.mul_(2)

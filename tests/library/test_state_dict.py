@@ -72,3 +72,34 @@ def test_the_same_settings_and_files_without_settings_load_in_silence(torch):
         network(torch, "mhc_averaged", LAYERS, WIDTH).load_state_dict(state)
         state_of_plain = network(torch, "plain", LAYERS, WIDTH).state_dict()
         network(torch, "plain", LAYERS, WIDTH).load_state_dict(state_of_plain)
+
+
+LATE = {"connection": "mhc_paper", "read": "late"}
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        ((LATE, {}), (SCHEME, {}), "read is late, here the default"),
+        ((SCHEME, {}), (LATE, {}), "read is the default, here late"),
+        ((SCHEME, {"pooled_axes": 1}), (SCHEME, {}), "pooled_axes is 1, here 0"),
+        (("two_lanes", {"per_block": 2}), ("two_lanes", {}), "per_block is 2, here 1"),
+        (("attn_res", {"has_residual": True}), ("attn_res", {}), "has_residual is True, here"),
+    ],
+)
+def test_settings_that_one_side_leaves_out_and_facts_of_the_network_are_named(
+    torch, saved, loaded, said
+):
+    (scheme, sizes), (own, own_sizes) = saved, loaded
+    state = network(torch, scheme, LAYERS, WIDTH, **sizes).state_dict()
+    with pytest.warns(UserWarning, match=said):
+        network(torch, own, LAYERS, WIDTH, **own_sizes).load_state_dict(state)
+
+
+@pytest.mark.parametrize("scheme", ["resid_growth", "unet", "mhc_paper"])
+def test_numbers_that_are_initial_values_alone_are_no_other_settings(torch, scheme):
+    start = {"start": "plain"} if scheme != SCHEME else {"seed": 1}
+    state = network(torch, scheme, LAYERS, WIDTH, **start).state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(torch, scheme, LAYERS, WIDTH).load_state_dict(state)

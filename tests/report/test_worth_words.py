@@ -147,11 +147,11 @@ def test_what_stands_behind_the_advice_is_counted():
     sizes = scale()._replace(rows=[long, {**long, "steps": 4000}, {**long, "design": "hc"}])
     said = environment.get_template("words.j2").module.behind_advice(worth, sizes)
     assert " ".join(said.split()) == (
-        "Comparisons at one rate that cost more time than they save: 1 of 3; that are shown to save "
-        "time: 1 (altup); operations: 1 (altup). The gain of cyclic mHC is pooled over 3 trainings "
-        "of 2 networks; over the longest training of each it is 11 % of the steps (5 to 17 %). "
-        "After 12000 steps (64 channels, 12 layers) it is undecided: 0.0120 ± 0.0080 nats below "
-        "plain."
+        "Comparisons at one rate that cost more time than they save: 1 of 3; that are shown to "
+        "save time: 1 (altup); operations: 1 (altup). The gain of cyclic mHC is pooled over 3 "
+        "trainings of 2 networks; over the longest training of each it is 11 % of the steps (5 to "
+        "17 %). After 12000 steps (64 channels, 12 layers) it is undecided: 0.0120 ± 0.0080 nats "
+        "below plain."
     )
 
 

@@ -157,6 +157,16 @@ def test_torch_compile_takes_a_pass_as_one_graph(torch, on_torch, scheme):
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-10 * np.abs(value).max()), name
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
+def test_a_compiled_pass_takes_noise(torch, on_torch):
+    module, functions = on_torch.module("prores", 2, WIDTH), [torch.tanh] * 2
+    noise, x = module.connection.sample_noise(np.random.default_rng(0), 0.05), torch.ones(2, WIDTH)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, n: module(x, functions, n), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, noise), module(x, functions, noise))
+    assert not torch.equal(compiled(x, noise), module(x, functions))
+
+
 @pytest.mark.parametrize("scheme", COMPILED.values(), ids=list(COMPILED))
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call")
 def test_a_compiled_pass_takes_many_lengths_with_at_most_two_graphs(torch, on_torch, scheme):

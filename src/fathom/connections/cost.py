@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import singledispatch
+from numbers import Integral
 from typing import NamedTuple
 
 from fathom.connections.altup import AltUpConnection
@@ -87,9 +88,12 @@ class Shares(NamedTuple):
 def cost(connection: Connection, tokens: int, itemsize: int) -> Cost:
     """The extra work for `tokens` tokens and streams of `itemsize` bytes an element.
 
-    Raises ConfigError for functions that add their input, and for coefficients of images.
+    Raises ConfigError for functions that add their input, for coefficients of images, and for a
+    number of tokens that is none.
     """
     context = connection.context
+    if not isinstance(tokens, Integral) or tokens < 0:
+        raise ConfigError(f"cost: tokens must be a number of tokens, but is {tokens!r:.80}")
     for key in ("has_residual", "pooled_axes"):
         if value := getattr(context, key):
             raise ConfigError(

@@ -54,14 +54,15 @@ class TorchOps:
         self.constants: dict[tuple[tuple[int, ...], bytes], Tensor] = {}
 
     def asarray(self, x: np.ndarray) -> Tensor:
+        if not runs_eagerly():  # a compiler cannot ask NumPy for the type
+            array = torch.as_tensor(x, device=self.device)
+            return array.to(self.dtype) if array.is_floating_point() else array
         dtype = torch.int64 if np.issubdtype(x.dtype, np.integer) else self.dtype
         return torch.tensor(x, dtype=dtype, device=self.device)
 
     def constant(self, x: np.ndarray) -> Tensor:
-        if not runs_eagerly():
-            # Not cached, since the recorder or transform owns it. And float, since a compiler
-            # cannot ask NumPy for the type.
-            return torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        if not runs_eagerly():  # not cached, since the recorder or transform owns it
+            return self.asarray(x)
         # Cached: nothing may be copied from the host while a graph is captured.
         key = (x.shape, x.tobytes())
         if key not in self.constants:
