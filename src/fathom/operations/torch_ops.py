@@ -56,7 +56,7 @@ class TorchOps:
     def asarray(self, x: np.ndarray) -> Tensor:
         if not runs_eagerly():  # a compiler cannot ask NumPy for the type
             array = torch.as_tensor(x, device=self.device)
-            return array.to(self.dtype if array.is_floating_point() else torch.int64)
+            return array.to(self.dtype if array.is_floating_point() else torch.int64, copy=True)
         dtype = torch.int64 if np.issubdtype(x.dtype, np.integer) else self.dtype
         return torch.tensor(x, dtype=dtype, device=self.device)
 
