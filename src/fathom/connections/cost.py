@@ -88,8 +88,8 @@ class Shares(NamedTuple):
 def cost(connection: Connection, tokens: int, itemsize: int) -> Cost:
     """The extra work for `tokens` tokens and streams of `itemsize` bytes an element.
 
-    Raises ConfigError for functions that add their input, for coefficients of images, and for a
-    number of tokens that is none.
+    Raises ConfigError for functions that add their input, for coefficients of images, and unless
+    `tokens` is a whole number of at least 0.
     """
     context = connection.context
     if not isinstance(tokens, Integral) or tokens < 0:
