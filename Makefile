@@ -97,11 +97,13 @@ $(PEERS)/.complete: tests/peers/peers.txt $(STAMP)
 	  --requirement $<
 	@touch $@
 
-# And the sides of benchmarks/steps.py that wrap our sub-layers in these packages.
-test-peers: $(PEERS)/.complete ## compare with released models, and attach to them: 95 MB
+# And the sides of benchmarks/steps.py that wrap our sub-layers in these packages; and kernels for GPUs
+# in Triton's interpreter.
+test-peers: $(PEERS)/.complete ## compare with released models, attach to them, interpret CUDA kernels: 250 MB
 	PYTHONPATH=$(PEERS) PEERS_ARE_THERE=1 $(BIN)/python -m pytest tests/peers -rs
 	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest tests/system/test_bench.py tests/slow/test_bench.py -rs \
 	  -k "pypi or released"
+	PYTHONPATH=$(PEERS) $(BIN)/python -m pytest tests/library/test_triton.py -rs
 
 NEWEST_PEERS := $(VENV)/newest-peers
 new-releases: $(STAMP) ## list modules of the newest transformers and mlx-lm to read: 20 MB

@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
 from fathom.connections.plain import Plain
-from fathom.connections.rules import RULES
 from fathom.library import PREFIX, Verbs
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
@@ -164,12 +163,8 @@ class ResidualConnection(Verbs, nn.Module):
     # without them, and files of safetensors, stay as they are.
 
     def _settings(self) -> dict[str, Any]:
-        settings = getattr(self.connection, "settings", Plain()).model_dump(mode="json")
-        if "rule" in settings:
-            initial = RULES[settings["rule"]].plain
-            numbers = settings["numbers"].items()
-            settings["numbers"] = {name: v for name, v in numbers if name not in initial}
-        return settings | asdict(self.connection.context)
+        settings = getattr(self.connection, "settings", Plain())
+        return settings.without_starts() | asdict(self.connection.context)
 
     def _save_to_state_dict(
         self, destination: MutableMapping[str, Any], prefix: str, keep_vars: bool

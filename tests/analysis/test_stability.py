@@ -8,8 +8,9 @@ import pytest
 
 from fathom_study.analysis.claims import load_published
 from fathom_study.analysis.platforms import Platform
-from fathom_study.analysis.stability import count_spikes, stability_table, trains
+from fathom_study.analysis.stability import stability_table, trains
 from fathom_study.config import load_config
+from fathom_study.metrics.runs import count_recovered, count_spikes
 from fathom_study.report.drawing.draw import draw_study
 from fathom_study.report.figures import figures_of_study
 from fathom_study.report.tables.rate_words import compared_rate
@@ -49,9 +50,8 @@ ALWAYS = runs_of("mhc", [(2.0,) * 3, (1.0,) * 3, (1.0,) * 3, (1.5,) * 3])
 WORSE = runs_of("hc", [(2.0,) * 3, (None, None, 3.0), (None,) * 3, (None,) * 3])
 
 
-def table_of(*runs, steps=(), config=None):
-    steps = frame(curve([1.0]), *steps)
-    table = stability_table(config or config_of(), frame(*runs), steps)
+def table_of(*runs, config=None):
+    table = stability_table(config or config_of(), frame(*runs))
     return {(row["variant"], row["against"]): row for row in table.to_dict("records")}
 
 
@@ -152,7 +152,7 @@ def deep_runs():
 
 
 def test_row_lists_only_rates_trained_at_its_depth():
-    table = stability_table(config_of(**DEEP), frame(*deep_runs()), frame(curve([1.0])))
+    table = stability_table(config_of(**DEEP), frame(*deep_runs()))
     rows = {(row["depth"], row["variant"]): row for row in table.to_dict("records")}
     assert [*rows] == [(8, "baseline"), (8, "hc"), (8, "mhc"), (16, "baseline"), (16, "mhc")]
     plain, mhc = rows[16, "baseline"], rows[16, "mhc"]
@@ -221,13 +221,15 @@ def test_good_rates_cost_less_than_5_percent_of_the_steps():
     ],
 )
 def test_spike_begins_20_percent_above_the_level_and_ends_at_10(losses, spikes):
-    assert count_spikes(np.array(losses)) == spikes
+    assert (count_spikes(np.array(losses)), count_recovered(np.array(losses))) == spikes
 
 
 def test_spikes_are_counted_over_all_runs_of_a_variant():
-    up, back = [2.0] * 10 + [3.0], [2.0] * 10 + [3.0, 2.0, 3.0, 2.0]
-    steps = [curve(up, "mhc"), curve(back, "mhc_002", seed=1), curve(up, "hc"), curve([2.0], "mhc")]
-    row = table_of(PLAIN, ALWAYS, WORSE, steps=steps[:3])["mhc", "baseline"]
+    always, worse = ([dict(row) for row in rows] for rows in (ALWAYS, WORSE))
+    always[0] |= {"spikes": 1, "spikes_recovered": 0}
+    always[4] |= {"spikes": 2, "spikes_recovered": 2}
+    worse[0] |= {"spikes": 1, "spikes_recovered": 0}
+    row = table_of(PLAIN, always, worse)["mhc", "baseline"]
     assert (row["spikes"], row["recovered"], row["spiked"]) == (3, 2, 2)
 
 

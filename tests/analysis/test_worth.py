@@ -310,6 +310,7 @@ def test_each_look_at_the_seeds_spends_its_part():
         config_of(looks=[8, 4])
     with pytest.raises(ConfigError, match="the last is at 3 seeds, but the study has 4"):
         config_of(looks=[3], seeds=[0, 1, 2, 3])
+    config_of(looks=[3], seeds=[0, 1, 2, 3], exclude=[{"seed": 3}])
 
 
 def test_trainings_of_a_ladder_are_compared_with_nothing():

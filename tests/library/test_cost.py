@@ -127,7 +127,7 @@ def test_sums_of_all_outputs():
     assert beyond_plain("hc_causal") == sum(2 * i + 11 - 8 for i in range(1, LAYERS))
     assert beyond_plain("attn_res_state") == sum(4 * i + 9 - 8 for i in range(1, LAYERS))
     # Four sums of dynamic weights before blocks 1 to 3, one for the output.
-    assert beyond_plain("muddformer") == sum(6 * i + 17 - 8 for i in (1, 2, 3)) + 3 * 4 + 11 - 8
+    assert beyond_plain("muddformer") == sum(4 * i + 17 - 8 for i in (1, 2, 3)) + 3 * 4 + 11 - 8
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

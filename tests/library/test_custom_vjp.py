@@ -193,3 +193,16 @@ def test_exponentials_are_as_exact_as_said(loop, exact, units):
     assert np.array_equal(np.isfinite(found), is_finite)
     assert error[is_finite].max() < units
     assert np.array_equal(found[~is_finite], rounded[~is_finite], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "values", [[True, False], [1, 2], [0.5, 2.0]], ids=["bool", "int", "float"]
+)
+def test_arrays_have_the_same_type_where_a_transform_records(connect_cpu, values):
+    ops, seen = connect_cpu("torch").ops, []
+    import torch
+
+    torch.func.vmap(lambda x: seen.append(ops.asarray(np.array(values))) or x)(torch.zeros(2))
+    eager = ops.asarray(np.array(values))
+    assert seen[0].dtype == eager.dtype
+    assert seen[0].tolist() == eager.tolist()

@@ -356,10 +356,17 @@ def test_a_thinned_run_is_repeated_to_its_last_step(carry, tmp_path, monkeypatch
     write_bundle(tmp_path / "thin.tar.xz", {cell: carried.runs[0]})
     unpack(tmp_path / "thin.tar.xz", tmp_path)
     thin = tmp_path / cell.path()
-    assert folder.read_rows(thin)[3].keys() == {"step", "loss"}
+    assert [row["step"] for row in folder.read_rows(thin)] == [0, 1, 2, 4]
     status, said, _ = carried.fathom("replay", "--whole", thin)
-    thinning.whole_steps.cache_clear()
     assert (status, said) == (0, f"{thin}: today's code repeats all 5 steps: to the last digit\n")
+    manifest = folder.read_json(thin / folder.MANIFEST)
+    manifest["summary"]["metrics"]["loss_min"] = 0.125
+    (thin / folder.MANIFEST).write_text(json.dumps(manifest))
+    seal(thin)
+    status, _, errors = carried.fathom("replay", "--whole", thin)
+    thinning.whole_steps.cache_clear()
+    why = f"{thin}: today's code does not repeat it: loss_min of all steps was 0.125 and is "
+    assert (status, errors[-1].startswith(f"fathom: {why}")) == (1, True)
 
 
 # --- records -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Bundles of long runs: fewer numbers, the same tables."""
+"""Bundles of long runs: fewer steps, the same tables."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fathom_study.analysis.run_tables import write_tables
-from fathom_study.analysis.tables import LOSSES, read_steps, read_table
+from fathom_study.analysis.tables import LOSSES, at_kept_steps, read_steps, read_table
 from fathom_study.metrics.steps import CLOCKS
 from fathom_study.report.figures.frames import first_nonfinite
 from fathom_study.report.figures.panels import against_step
@@ -22,6 +22,7 @@ from tests.support.commands import refusal
 from tests.support.runs import config_with, metric_rows, write_cell
 
 LONG = 1000
+EVALUATED = next(step for step in range(400, LONG) if step not in whole_steps(LONG))
 
 
 def losses_of(run):
@@ -65,27 +66,28 @@ def test_tables_of_thinned_runs_are_the_same(long, tmp_path):
     ours, theirs = (tables_of(config, tmp_path / config.results[-1:]) for config in long)
     where = ["platform", "status", "reason", "made_by"]
     for name, table in ours.items():
-        kept = [column for column in table if column not in where]
-        pd.testing.assert_frame_equal(table[kept], theirs[name][kept], check_exact=True, obj=name)
+        same = [column for column in table if column not in where]
+        pd.testing.assert_frame_equal(table[same], theirs[name][same], check_exact=True, obj=name)
     assert ours["stability.csv"]["spikes"].tolist() == [4, 4]
-    whole, thin = (read_steps(tmp_path / c.results[-1:], ["a"], LOSSES)["loss"] for c in long)
-    assert whole.tolist() == thin.tolist()
+    whole, thin = (read_steps(tmp_path / c.results[-1:], ["a"], LOSSES) for c in long)
+    assert len(whole) == 8 * LONG > len(at_kept_steps(whole))
+    assert at_kept_steps(whole)["loss"].tolist() == thin["loss"].tolist()
 
 
-def test_a_long_run_keeps_its_losses_and_some_rows():
+def test_a_long_run_keeps_some_rows():
     rows = metric_rows(losses_of(0), **columns_of(0))
-    rows[-1]["test_accuracy"] = rows[400]["test_accuracy"] = 0.1
+    rows[-1]["test_accuracy"] = rows[EVALUATED]["test_accuracy"] = 0.1
     rows[500] |= {"loss": math.nan, "nonfinite_event": 1}
     thinned = list(thin_rows(rows))
-    assert [row["loss"] for row in thinned[:500]] == [row["loss"] for row in rows[:500]]
+    assert all(row["loss"] == rows[row["step"]]["loss"] for row in thinned if row["step"] != 500)
     whole = [row["step"] for row in thinned if "grad_norm" in row]
     assert whole[:FIRST] == list(range(FIRST))
     assert {500, LONG - 1} < set(whole)
     assert 200 < len(whole) <= 251
     ratios = np.diff(np.log([step for step in sorted(whole_steps(LONG)) if step > 300]))
     assert ratios.max() < 1.4 * ratios.min()  # even in the logarithm, but for rounding
-    assert thinned[400].keys() == {"step", "loss", "test_accuracy"}
-    assert thinned[400]["test_accuracy"] == 0.1
+    evaluation = {"step": EVALUATED, "loss": rows[EVALUATED]["loss"], "test_accuracy": 0.1}
+    assert [row for row in thinned if "grad_norm" not in row] == [evaluation]
     assert "step_seconds" not in thinned[0]
     assert thinned[10]["grad_norm"] == rows[10]["grad_norm"]
     assert (
@@ -120,23 +122,24 @@ def without_summary(parts):
     parts.edit_manifest(lambda manifest: manifest.pop("summary"))
 
 
-THIN = next(step for step in range(LONG) if step not in whole_steps(LONG))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda p: with_metrics(p, loss_tail=0.5), "'loss_tail'"),
+        (lambda p: with_metrics(p, loss_tail=-0.5), "'loss_tail'"),
+        (lambda p: with_metrics(p, loss_first=0.5), "'loss_first'"),
         (lambda p: with_metrics(p, loss_final=None), "'loss_final'"),
         (lambda p: with_metrics(p, gain_final=0.5), "'gain_final'"),
         (lambda p: with_metrics(p, grad_norm_max=-1.0), "'grad_norm_max'"),
         (lambda p: with_metrics(p, loss_min="low"), "loss_min"),
         (without_summary, "line 1 has no valid 'step_seconds'"),
         (lambda p: with_rows(p, lambda rows: rows[9].pop("grad_norm")), "line 10 has no valid"),
-        (lambda p: with_rows(p, lambda rows: rows[THIN].pop("loss")), "has no valid 'loss'"),
-        (lambda p: with_rows(p, lambda rows: rows[THIN].update(loss=-1.0)), "has no valid 'loss'"),
-        (lambda p: with_rows(p, lambda rows: rows[THIN].update(loss=math.nan)), "'grad_norm'"),
-        (lambda p: with_rows(p, lambda rows: rows.pop(THIN)), "does not contain steps"),
+        (lambda p: with_rows(p, lambda rows: rows[60].pop("loss")), "has no valid 'loss'"),
+        (lambda p: with_rows(p, lambda rows: rows[60].update(loss=-1.0)), "has no valid 'loss'"),
+        (lambda p: with_rows(p, lambda rows: rows[60].update(loss=math.nan)), "nonfinite_event"),
+        (lambda p: with_rows(p, lambda rows: rows[60].pop("grad_norm")), "line 61 has no valid"),
+        (lambda p: with_rows(p, lambda rows: rows.insert(60, rows[61])), "in order"),
+        (lambda p: with_rows(p, lambda rows: rows.pop()), "kept steps"),
+        (lambda p: with_rows(p, lambda rows: rows.pop(60)), "kept steps of 0 to"),
     ],
 )  # fmt: skip
 def test_thinned_runs_that_contradict_themselves_are_refused(long, tmp_path, change, said):
@@ -156,7 +159,8 @@ def steps(long, tmp_path):
 
 
 def test_figures_take_missing_rows_for_no_failure(steps):
-    assert steps["grad_norm"].isna().any()
+    is_evaluation = steps["step"] == sorted(whole_steps(LONG))[60]
+    steps.loc[is_evaluation, ["grad_norm", "nonfinite_event"]] = math.nan  # the loss beside it
     assert first_nonfinite(steps) is None
     steps.loc[steps["step"] == LONG - 1, "grad_norm"] = math.inf
     assert first_nonfinite(steps) == (LONG - 1, "gradient")
@@ -174,7 +178,7 @@ def test_explorer_draws_kept_steps_without_gaps(long, tmp_path):
 def test_curves_are_means_of_kept_steps(steps):
     label = lambda metric: against_step(steps, metric, "a").axes[0].get_ylabel()  # noqa: E731
     assert label("grad_norm").endswith("mean of 4 kept steps")  # of 50 + 200, in 50 windows
-    assert label("loss").endswith("mean of 20 steps")
+    assert label("loss").endswith("mean of 4 kept steps")
 
 
 def test_replays_read_the_first_steps_as_they_were(long):

@@ -228,6 +228,7 @@ def test_a_summary_by_hand():
     ]
     expected = {
         "loss_first": 3.5, "loss_final": 1.0, "loss_min": 0.5, "loss_tail": 1.0,
+        "spikes": 0, "spikes_recovered": 0,
         "grad_norm_first": 1.0, "grad_norm_final": 10.0, "grad_norm_max": 100.0,
         # log10 ratios 2, −1, 0: mean 1/3, variance (25/9 + 16/9 + 1/9) / 2 = 7/3
         "grad_norm_log10_sd": pytest.approx(math.sqrt(7 / 3)),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fathom.arithmetic.loops import exponentials, norm_scales
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import CustomVJP, groups
 from fathom.system.compiled import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable
 
     from fathom.operations.ops import Array, Arrays, Ops
 
@@ -133,7 +133,7 @@ class DynamicReads(CustomVJP):
         y = ops.gelu(h)
         weights = ops.matmul(y, D.T).reshape(N, W, I)
         weights += a
-        for first, count, xs in groups(sources):
+        for first, count, xs in groups(sources, GROUP):
             add_reads(weights, first, count, xs, reads)
         return (*reads, *sources), (scales, h, y, weights)
 
@@ -142,9 +142,9 @@ class DynamicReads(CustomVJP):
         (N, W, _), x = weights.shape, sources[-1]
         of_weights = np.empty_like(weights)
         of_sources = np.empty((len(sources), *x.shape), x.dtype)
-        ((_, _, of_reads),) = groups(gradients[:W])
+        ((_, _, of_reads),) = groups(gradients[:W], GROUP)
         for (first, count, own), (_, _, given) in zip(
-            groups(sources), groups(gradients[W:]), strict=True
+            groups(sources, GROUP), groups(gradients[W:], GROUP), strict=True
         ):
             reads_backward(weights, first, count, own, of_reads, given, of_weights, of_sources)
         by_token = of_weights.reshape(N, len(D))
@@ -156,10 +156,3 @@ class DynamicReads(CustomVJP):
         hidden_backward(h, y, bells, scales, of_h, along)
         add_through_norm(x, along, ops.matmul(of_h, V), of_sources[-1])
         return (of_weights.sum(axis=0), ops.matmul(of_h.T, x), of_D, *of_sources)
-
-
-def groups(arrays: Sequence[np.ndarray]) -> Iterator[tuple[int, int, Arrays]]:
-    """(Its first index, its size, GROUP arrays) of each group; the last array fills a group."""
-    for first in range(0, len(arrays), GROUP):
-        group = tuple(arrays[first : first + GROUP])
-        yield first, len(group), group + group[-1:] * (GROUP - len(group))

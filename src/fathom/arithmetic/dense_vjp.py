@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fathom.arithmetic.custom_vjp import NormedProduct
+from fathom.arithmetic.sinkhorn import has_triton
 from fathom.operations.ops import Composed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 
 
@@ -41,3 +44,11 @@ class DynamicReads(Composed):
         from fathom.arithmetic import dense_loops
 
         return dense_loops.DynamicReads(self.eps)
+
+    def fused(self, *shapes: Sequence[int]) -> CustomVJP | None:
+        if not has_triton():
+            return None
+        from fathom.operations import triton_reads
+
+        has_kernel = triton_reads.HAS_TUPLES and shapes[0][0] in (1, 2, 4, 8)
+        return triton_reads.DynamicReads(self.eps) if has_kernel else None

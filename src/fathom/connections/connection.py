@@ -70,6 +70,10 @@ class Scheme(Settings):
         """The connection in a network. Raises ConfigError if the network does not suit it."""
         raise NotImplementedError
 
+    def without_starts(self) -> dict[str, Any]:
+        """The settings, for JSON, without those that only say where parameters start."""
+        return self.model_dump(mode="json")
+
 
 class Apart(NamedTuple):
     """The inputs of an attention's queries, keys and values, […, C] each."""

@@ -232,14 +232,15 @@ def _of_dense(connection: DenseConnection) -> int:
 
     Forward: reads these, x and y, writes the block's output, the sum and its norm. Backward: reads
     the gradients of i sums, of both outputs and the sum, and the block's output; writes two
-    gradients. Weights that depend on the stream read the earlier outputs once more, and each
-    further sum, of q, k and v, adds i gradients and 2.
+    gradients. Weights that depend on the stream read the earlier outputs once more. Each further
+    sum, of q, k and v, adds 2. With several sums the gradients of the i outputs are read and
+    written once for all of them.
     """
     moved = PLAIN * connection.context.layers
     for i in connection.sums:
         is_dynamic = connection.settings.weights == "dynamic"
         further = 3 if connection.settings.apart and i < connection.context.blocks else 0
-        moved += (2 + is_dynamic + further) * i + 11 + 2 * further - PLAIN
+        moved += (1 + is_dynamic + min(1 + further, 2)) * i + 11 + 2 * further - PLAIN
     return moved
 
 

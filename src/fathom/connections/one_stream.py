@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -43,6 +43,10 @@ class OneStream(Scheme):
                 "output alone; use model.wrap: sublayer"
             )
         return OneStreamConnection(self, context)
+
+    def without_starts(self) -> dict[str, Any]:
+        fixed = {n: v for n, v in self.numbers.items() if n not in RULES[self.rule].plain}
+        return super().without_starts() | {"numbers": fixed}
 
 
 class OneStreamState(NamedTuple):

@@ -7,7 +7,7 @@ The protocol has the functions whose names differ between PyTorch, MLX and NumPy
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -213,3 +213,10 @@ class Ops(Protocol):
 
     def all_finite(self, x: Array) -> Array:
         """Scalar: whether no entry is NaN or infinite."""
+
+
+def groups(arrays: Sequence[Array], size: int) -> Iterator[tuple[int, int, Arrays]]:
+    """(Its first index, its length, `size` arrays) of each group; the last array fills a group."""
+    for first in range(0, len(arrays), size):
+        group = tuple(arrays[first : first + size])
+        yield first, len(group), group + group[-1:] * (size - len(group))

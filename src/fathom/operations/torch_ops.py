@@ -56,7 +56,8 @@ class TorchOps:
     def asarray(self, x: np.ndarray) -> Tensor:
         if not runs_eagerly():  # a compiler cannot ask NumPy for the type
             array = torch.as_tensor(x, device=self.device)
-            return array.to(self.dtype if array.is_floating_point() else torch.int64, copy=True)
+            is_whole = not array.is_floating_point() and array.dtype != torch.bool
+            return array.to(torch.int64 if is_whole else self.dtype, copy=True)
         dtype = torch.int64 if np.issubdtype(x.dtype, np.integer) else self.dtype
         return torch.tensor(x, dtype=dtype, device=self.device)
 

@@ -14,7 +14,6 @@ import pandas as pd
 from fathom_study.analysis.statistics import is_ratio, t_interval
 from fathom_study.analysis.tables import CELL, GROUP, platform_pairs, select
 from fathom_study.config import Config
-from fathom_study.metrics.runs import tail_mean
 from fathom_study.spec import Cell
 
 APART = 1e-3
@@ -106,9 +105,8 @@ def variance_table(config: Config, steps: pd.DataFrame) -> pd.DataFrame:
         if group.empty:
             continue
         last = int(group.groupby(["study", "seed", "platform"])["step"].max().min())
-        upto = group[group["step"] <= last].sort_values("step")
-        losses = upto.groupby(["study", "platform", "seed"])["loss"]
-        means = losses.apply(lambda loss: tail_mean(loss.to_numpy())).reset_index()
+        tail = group[(group["step"] <= last) & (group["step"] > last - max(1, (last + 1) // 10))]
+        means = tail.groupby(["study", "platform", "seed"])["loss"].mean().reset_index()
         cell = means.rename(columns={"study": "recipe"})  # the two have a recipe each
         cell = cell.assign(y=np.log10(cell["loss"]))
         if shares := variance_shares(cell):

@@ -12,7 +12,14 @@ from fathom_study.analysis.effects import effects_table
 from fathom_study.analysis.pair_verdicts import verdicts_of
 from fathom_study.analysis.scale import pooled_table, sizes_table
 from fathom_study.analysis.stability import stability_table
-from fathom_study.analysis.tables import LOSSES, counted, read_steps, read_table, save_tables
+from fathom_study.analysis.tables import (
+    LOSSES,
+    at_kept_steps,
+    counted,
+    read_steps,
+    read_table,
+    save_tables,
+)
 from fathom_study.analysis.worth import worth_table
 from fathom_study.config import Config
 
@@ -29,7 +36,7 @@ def write_derived(config: Config, folder: Path) -> None:
     of_runs = counted(cells)
     platforms = of_runs.groupby("study")["platform"].nunique()
     several = [study for study in config.studies if platforms.get(study, 0) > 1]
-    losses = read_steps(folder, several, LOSSES)
+    losses = at_kept_steps(read_steps(folder, several, LOSSES))
     variance = variance_table(config, losses)
     saved("trajectories.csv", trajectories_table(of_runs, losses))
     saved("variance.csv", variance)
@@ -41,5 +48,4 @@ def write_derived(config: Config, folder: Path) -> None:
     worth = saved("worth.csv", worth_table(config, cells, depths, verdicts))
     sizes = saved("sizes.csv", sizes_table(config, cells, worth, verdicts))
     saved("pooled.csv", pooled_table(sizes))
-    tried = [name for name, study in config.studies.items() if study.rate_families]
-    saved("stability.csv", stability_table(config, cells, read_steps(folder, tried, LOSSES)))
+    saved("stability.csv", stability_table(config, cells))

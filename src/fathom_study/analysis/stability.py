@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,12 @@ from fathom_study.analysis.pairs import best_rate, ladders_of
 from fathom_study.analysis.platforms import Platform
 from fathom_study.analysis.significance import UNDECIDED
 from fathom_study.analysis.statistics import MIN_SEEDS, finite_scores
-from fathom_study.analysis.tables import Runs, counted, runs_by_place, scores_of, select
+from fathom_study.analysis.tables import Runs, counted, runs_by_place, scores_of
 from fathom_study.config import Config, Study
 from fathom_study.metrics.scores import Score
 
 LARGER, EQUAL, SMALLER = "larger", "equal", "smaller"
 """Verdicts on the largest rates of two variants, beside UNDECIDED; also those of single seeds."""
-
-LEVEL_STEPS, SPIKE, RECOVERED = 10, 1.2, 1.1
-"""Steps over which a level is the mean loss; ratios to it at which a spike begins and ends."""
 
 COLUMNS = [
     "study", "platform", "depth", "variant", "against", "to_pass", "rates", "smallest",
@@ -38,7 +35,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def stability_table(config: Config, cells: pd.DataFrame) -> pd.DataFrame:
     """A row per variant, depth and platform of the studies with `rates`, over all rates there.
 
     `to_pass` is the score that a run must pass to train; NaN if its outcome decides. `untrained`
@@ -53,7 +50,6 @@ def stability_table(config: Config, cells: pd.DataFrame, steps: pd.DataFrame) ->
             here = _families(config, name, depth, platform, by_label)
             columns = {
                 base: _variant_columns(study, family, by_label, scores[name])
-                | _spiked(steps, name, platform, depth, family.values())
                 for base, family in here.items()
             }
             labels = {"study": name, "platform": platform, "depth": depth}
@@ -112,7 +108,7 @@ def largest_rates(study: Study, family: Mapping[float, str], runs: Runs) -> pd.S
 def _variant_columns(
     study: Study, family: Mapping[float, str], runs: Runs, score: Score
 ) -> dict[str, Any]:
-    """The columns of a row about one variant, except its spikes."""
+    """The columns of a row about one variant."""
     largest = largest_rates(study, family, runs)
     of_all = pd.concat([runs[label] for label in family.values()])
     diverged = of_all["outcome"] == "diverged"
@@ -131,6 +127,7 @@ def _variant_columns(
         "runs": len(of_all),
         "diverged": int(diverged.sum()),
         "untrained": int((~diverged & ~trains(study, of_all)).sum()),
+        **_spiked(of_all),
     }
 
 
@@ -159,39 +156,14 @@ def _good(
     return {"good": high - low + 1, "good_low": rates[low], "good_high": rates[high]}
 
 
-def _spiked(
-    steps: pd.DataFrame, study: str, platform: str, depth: int, labels: Sequence[str]
-) -> dict[str, int]:
-    """Counts of spikes, recovered spikes and runs with a spike, over all runs of these labels."""
-    own = select(steps[steps["platform"] == platform], [study], [*labels], [depth])
-    counts = [
-        count_spikes(rows.sort_values("step")["loss"].to_numpy(float))
-        for _, rows in own.groupby(["variant", "seed"])
-    ]
+def _spiked(runs: pd.DataFrame) -> dict[str, int]:
+    """Counts of spikes, recovered spikes and runs with a spike."""
+    spikes = runs["spikes"].fillna(0)
     return {
-        "spikes": sum(spikes for spikes, _ in counts),
-        "recovered": sum(recovered for _, recovered in counts),
-        "spiked": sum(spikes > 0 for spikes, _ in counts),
+        "spikes": int(spikes.sum()),
+        "recovered": int(runs["spikes_recovered"].fillna(0).sum()),
+        "spiked": int((spikes > 0).sum()),
     }
-
-
-def count_spikes(losses: np.ndarray) -> tuple[int, int]:
-    """(spikes, recovered spikes) in a run's positive training losses, given in order.
-
-    A loss that is not finite is above any level.
-    """
-    level, spikes, recovered, is_up = math.inf, 0, 0, False
-    for step, loss in enumerate(losses):
-        loss = loss if math.isfinite(loss) else math.inf
-        if is_up:
-            is_up = loss > RECOVERED * level
-            recovered += not is_up
-        elif loss > SPIKE * level:
-            is_up, spikes = True, spikes + 1
-        last = losses[max(0, step + 1 - LEVEL_STEPS) : step + 1]
-        if len(last) == LEVEL_STEPS and np.isfinite(last).all():
-            level = min(level, float(last.mean()))
-    return spikes, recovered
 
 
 # --- two variants ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from fathom_study.config import Config
 from fathom_study.metrics.runs import significant
 from fathom_study.metrics.scores import Score
 from fathom_study.runs.run import COUNTED
+from fathom_study.runs.thinning import whole_steps
 from fathom_study.system.files import write_bytes
 
 AXES = ["study", "depth", "variant", "backend", "seed"]
@@ -190,8 +191,15 @@ def read_steps(
     return pd.concat(kept, ignore_index=True) if kept else table_of([], STEPS)
 
 
+def at_kept_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the steps that a bundle keeps, so that a table is the same from both."""
+    counts = steps.groupby([*GROUP, "seed"])["step"].transform("max") + 1
+    places = zip(steps["step"], counts, strict=True)
+    return steps[pd.Series([s in whole_steps(n) for s, n in places], steps.index, dtype=bool)]
+
+
 def is_whole(steps: pd.DataFrame) -> pd.Series:
-    """Whether each row has all metrics of its step; of most steps a bundle has the loss alone."""
+    """Whether each row has all metrics of its step; some evaluations have the loss beside them."""
     if "nonfinite_event" not in steps:
         return pd.Series(True, steps.index)
     return steps["nonfinite_event"].notna()

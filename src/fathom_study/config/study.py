@@ -167,10 +167,10 @@ class Study(Settings):
                     raise ValueError(f"contrasts.{i}.seeds: {unknown('seed', seed, self.seeds)}")
         if list(self.looks) != sorted(set(self.looks)):
             raise ValueError("looks: must be ascending numbers of seeds, such as [5, 8, 12, 16]")
-        if self.looks and self.looks[-1] < len(self.seeds):
+        if self.looks and self.looks[-1] < self.most_seeds:
             raise ValueError(
                 f"looks: the last is at {self.looks[-1]} seeds, but the study has "
-                f"{len(self.seeds)}; add a look, or remove seeds"
+                f"{self.most_seeds}; add a look, or remove seeds"
             )
         for key in self.chosen_after_looking:
             own: Any = self.model_dump()
@@ -247,6 +247,15 @@ class Study(Settings):
         return any(
             all(getattr(cell, axis) in values for axis, values in exclusion.named.items())
             for exclusion in self.exclude
+        )
+
+    @property
+    def most_seeds(self) -> int:
+        """The largest number of seeds of a variant, without those excluded."""
+        places = itertools.product(self.depths, self.compared, self.backends)
+        return max(
+            sum(not self.excludes(Cell("", *place, seed)) for seed in self.seeds)
+            for place in places
         )
 
     @property

@@ -96,6 +96,40 @@ def unsteadiness(values: np.ndarray) -> float | None:
     return significant(float(np.diff(np.log10(values)).std(ddof=1)))
 
 
+LEVEL_STEPS, SPIKE, RECOVERED = 10, 1.2, 1.1
+"""Steps over which a level is the mean loss; ratios to it at which a spike begins and ends."""
+
+
+def count_spikes(losses: np.ndarray) -> int:
+    """Number of spikes in a run's positive training losses: see docs/definitions/stability.md.
+
+    A loss that is not finite is above any level.
+    """
+    return _spikes(losses)[0]
+
+
+def count_recovered(losses: np.ndarray) -> int:
+    """Number of spikes from which the loss comes back."""
+    return _spikes(losses)[1]
+
+
+def _spikes(losses: np.ndarray) -> tuple[int, int]:
+    """(spikes, recovered spikes)."""
+    losses = np.where(np.isfinite(losses), losses, math.inf)
+    level = np.full(len(losses), math.inf)
+    if len(losses) > LEVEL_STEPS:
+        means = np.lib.stride_tricks.sliding_window_view(losses[:-1], LEVEL_STEPS).mean(axis=1)
+        level[LEVEL_STEPS:] = np.minimum.accumulate(means)
+    spikes, recovered, is_up = 0, 0, False
+    begins, ends = (losses > SPIKE * level).tolist(), (losses <= RECOVERED * level).tolist()
+    for begin, end in zip(begins, ends, strict=True):
+        if is_up and end:
+            is_up, recovered = False, recovered + 1
+        elif begin and not is_up:
+            is_up, spikes = True, spikes + 1
+    return spikes, recovered
+
+
 def first_event(values: np.ndarray) -> float | None:
     """The position of the first value that is not zero."""
     positions = np.flatnonzero(values)
@@ -145,6 +179,22 @@ RUN_METRICS = Registry(
         "loss_final": RunMetric("loss", last, "loss of the last step"),
         "loss_min": RunMetric("loss", smallest, "smallest finite loss"),
         LOSS_TAIL: RunMetric("loss", tail_mean, "mean loss of the last tenth of the steps"),
+        "spikes": RunMetric(
+            "loss",
+            count_spikes,
+            "number of spikes, see [Stability](stability.md)",
+            averaged=False,
+            always=False,
+            label="spikes of the training loss",
+        ),
+        "spikes_recovered": RunMetric(
+            "loss",
+            count_recovered,
+            "number of spikes from which the loss came back",
+            averaged=False,
+            always=False,
+            label="spikes of the training loss that end",
+        ),
         "grad_norm_first": RunMetric("grad_norm", first, "gradient norm of the first step"),
         "grad_norm_final": RunMetric("grad_norm", last, "gradient norm of the last step"),
         "grad_norm_max": RunMetric("grad_norm", largest, "largest finite gradient norm"),

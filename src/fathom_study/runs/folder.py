@@ -122,7 +122,7 @@ class Manifest(Settings):
     peak_host_memory_bytes: NonNegative | None = None
     peak_device_memory_bytes: NonNegative | None = None
     summary: Summary | None = Field(
-        None, description="numbers of all steps, where the rows of most have the loss alone"
+        None, description="numbers of all steps, where the rows of most are left out"
     )
 
     @property
@@ -360,9 +360,14 @@ ROUNDED = 1e-6
 def _check_rows(file: Path, problem: Problem, *, thinned: bool) -> None:
     """Raise RunError unless there is a row of the task's metrics for each step, in order.
 
-    `thinned`: clocks are missing, and in rows of most steps all metrics of every step but the loss.
+    `thinned`: clocks are missing, and steps that are not kept; a row of one may have the loss and
+    evaluations alone.
     """
-    disordered = f"{file}: does not contain steps 0 to {problem.spec.steps - 1} in order"
+    steps = problem.spec.steps
+    whole = whole_steps(steps)
+    needed = sorted(whole) if thinned else range(steps)
+    which = f"the {len(needed)} kept steps of" if thinned else "steps"
+    disordered = f"{file}: does not contain {which} 0 to {steps - 1} in order"
 
     @cache  # all rows have the same names
     def metric_of(name: str) -> StepMetric | None:
@@ -373,19 +378,22 @@ def _check_rows(file: Path, problem: Problem, *, thinned: bool) -> None:
         metric = problem.step_metrics.get(of)
         return metric if metric and bool(metric.along) == (place is not None) else None
 
-    whole = whole_steps(problem.spec.steps)
-    done = events = 0
-    for row in _each_row(file):
+    found: list[int] = []
+    events = 0
+    for line, row in enumerate(_each_row(file), start=1):
         events += row["nonfinite_event"] if type(row.get("nonfinite_event")) is int else 0
         needs = ALWAYS
         if thinned:
-            needs = ALWAYS[: -len(CLOCKS)] if done in whole or not is_finite(row) else ALWAYS[:2]
+            step = row.get("step")
+            is_kept = type(step) is not int or step in whole or not is_finite(row)
+            needs = ALWAYS[: -len(CLOCKS)] if is_kept else ALWAYS[:2]
         for name, why in _wrong(row, needs, metric_of, events):
-            raise RunError(f"{file}: line {done + 1} has no valid {name!r:.40}{why}")
-        if row["step"] != done:
+            raise RunError(f"{file}: line {line} has no valid {name!r:.40}{why}")
+        if found and row["step"] <= found[-1]:
             raise RunError(disordered)
-        done += 1
-    if done != problem.spec.steps:
+        found.append(row["step"])
+    kept = [step for step in found if step in whole] if thinned else found
+    if len(kept) != len(needed) or kept != [*needed]:
         raise RunError(disordered)
 
 
@@ -430,7 +438,7 @@ def _may_be(name: str, value: float | None, thinned: float | None) -> bool:
     """Whether a run metric of all steps may have this value, given that of the thinned rows."""
     metric = tasks.run_metrics()[name]
     is_of_every_step = tasks.step_metrics()[metric.of].when == "every step"
-    if metric.of == "loss" or metric.statistic in (first, last) or not is_of_every_step:
+    if metric.statistic in (first, last) or not is_of_every_step:
         both = value is not None and thinned is not None
         return value == thinned or (both and math.isclose(value, thinned, rel_tol=ROUNDED))
     low, high = tasks.averaged().get(name, (0.0, LARGEST_VALUE))

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fathom.system.text import one_line
+from fathom_study import tasks
 from fathom_study.backends import Backend, BackendError
 from fathom_study.config import Compute, Config
 from fathom_study.datasets import DataError
@@ -125,17 +126,32 @@ def compare_runs(folder: Path, made: Path, until: int | None = None) -> Comparis
     """
     manifest, here = read_manifest(folder), read_manifest(made)
     recorded, again = read_rows(folder), read_rows(made)
+    summary = tasks.summary_of(read_spec(folder), again).metrics
     if manifest.summary:
         again = list(thin_rows(again))
     exactly = same_digits(here.model_dump(), manifest.model_dump())
     last, every = None if exactly else until, exactly or until is None
     rate = None if exactly else read_spec(folder).optimizer.lr
     comparison = compare_rows(recorded[:last], again[:last], rate, every=every)
-    arrays = [name for name in manifest.files if name.endswith(".safetensors")]
-    others = [n for n in arrays if exactly and here.files[n].sha256 != manifest.files[n].sha256]
-    if comparison.outcome == "agrees" and others:
-        comparison = comparison._replace(outcome="differs", why=f"{others[0]} has other numbers")
+    if comparison.outcome == "agrees" and exactly:
+        others = [*_other_arrays(manifest, here), *_other_numbers(manifest, summary)]
+        if others:
+            comparison = comparison._replace(outcome="differs", why=others[0])
     return comparison
+
+
+def _other_arrays(manifest: Manifest, again: Manifest) -> Iterator[str]:
+    """What differs in arrays of a run and its repetition."""
+    for name, listed in manifest.files.items():
+        if name.endswith(".safetensors") and again.files[name].sha256 != listed.sha256:
+            yield f"{name} has other numbers"
+
+
+def _other_numbers(manifest: Manifest, again: Mapping[str, float | int | None]) -> Iterator[str]:
+    """What differs in a run's summary and that of its repetition, except times."""
+    for name, old in manifest.summary.metrics.items() if manifest.summary else ():
+        if name not in tasks.times() and old != again.get(name):
+            yield f"{name} of all steps was {old!r} and is {again.get(name)!r}"
 
 
 def first_rows(problem: Problem, backend: Backend, steps: int) -> list[Row]:

@@ -1,8 +1,8 @@
-"""What a bundle carries of a long run: the loss of every step, all metrics of some steps.
+"""What a bundle carries of a long run: the metrics of some steps, and all evaluations.
 
-A run of at most FIRST + LATER steps is carried whole. Of most steps of a longer one a bundle has
-the loss alone, since git keeps every bundle for ever; the run's `Summary` in the manifest keeps
-tables the same. Where the run was trained, all metrics stay.
+A run of at most FIRST + LATER steps is carried whole. Of a longer one a bundle has these many
+steps, since git keeps every bundle for ever; the run's `Summary` in the manifest keeps tables the
+same. Where the run was trained, all steps stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32)
 
 @cache
 def whole_steps(steps: int) -> frozenset[int]:
-    """Steps whose metrics are all kept, in a run of `steps` steps."""
+    """The steps that are kept of a run of `steps` steps."""
     if steps <= FIRST + LATER:
         return frozenset(range(steps))
     later = np.geomspace(FIRST, steps - 1, LATER).round().astype(int).tolist()
@@ -35,7 +35,7 @@ def whole_steps(steps: int) -> frozenset[int]:
 
 @cache
 def dropped() -> frozenset[str]:
-    """The metrics that other steps lack: those of every step, except the loss."""
+    """The metrics that an evaluation at another step lacks: those of every step, but the loss."""
     every = {name for name, metric in tasks.step_metrics().items() if metric.when == "every step"}
     return frozenset(every - {"step", "loss"})
 
@@ -48,18 +48,22 @@ def is_finite(row: Row) -> bool:
 def thin_rows(rows: Sequence[Row]) -> Iterator[Row]:
     """The rows of a long run as a bundle has them, without clocks.
 
-    Rows with a number that is not finite are kept whole. After the first steps numbers are rounded
-    to float32, except the loss and metrics that are not of every step.
+    Rows with a number that is not finite are kept; an evaluation at a step that is not kept has the
+    loss beside it. After the first steps numbers are rounded to float32, except the loss and
+    metrics that are not of every step.
     """
-    whole = whole_steps(len(rows))
+    whole = whole_steps(rows[-1]["step"] + 1)
     for row in rows:
-        lost = CLOCKS if row["step"] in whole or not is_finite(row) else dropped()
+        is_kept = row["step"] in whole or not is_finite(row)
+        lost = CLOCKS if is_kept else dropped()
         rounded = dropped() if row["step"] >= FIRST else ()
-        yield {
+        thinned = {
             name: _float32(value) if name in rounded and type(value) is float else value
             for name, value in row.items()
             if name not in lost
         }
+        if is_kept or thinned.keys() > {"step", "loss"}:
+            yield thinned
 
 
 def _float32(value: float) -> float:

@@ -43,7 +43,7 @@ from fathom_study.analysis.claims.evidence import (
 )
 from fathom_study.analysis.estimate import LOG10, Band, Estimate, estimate_mean, predict_one_more
 from fathom_study.analysis.statistics import CONFIDENCE, log10, t_quantile
-from fathom_study.analysis.tables import CELL, is_whole
+from fathom_study.analysis.tables import CELL
 from fathom_study.metrics.scores import Score
 
 LEAST_LEFT = 1e-9
@@ -169,9 +169,8 @@ class Count(Estimator):
         if self.over_steps:
             rows = self.find(evidence.steps)
             # An extreme between the kept steps of a thinned run is not known.
-            rows = rows[
-                is_whole(rows).groupby([rows[name] for name in (*CELL, "seed")]).transform("all")
-            ]
+            by_run = rows.groupby([*CELL, "seed"])["step"]
+            rows = rows[by_run.transform("count") > by_run.transform("max")]
             if self.metric not in rows or rows.empty:
                 variant = ", ".join(self.variants)
                 raise NotMeasured(NO_RUN, variant=variant, metric=self.metric)

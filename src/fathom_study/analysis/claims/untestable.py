@@ -12,7 +12,7 @@ import pandas as pd
 
 from fathom_study.analysis.claims.evidence import INERT, ONE_RUN
 from fathom_study.analysis.pairs import differing_settings
-from fathom_study.analysis.tables import GROUP
+from fathom_study.analysis.tables import GROUP, at_kept_steps
 from fathom_study.config import Cell, Config
 
 SAME_AS = "same_as"
@@ -35,14 +35,14 @@ SINKHORN_ERRORS = ("base_row_error_final", "base_column_error_final")
 
 
 def first_of_same(cells: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
-    """The first variant with the same losses at every step, to the last bit, for each run.
+    """The first variant with the same losses at every kept step, to the last bit, for each run.
 
     Two finite losses are needed, since the first precedes any update. A run without rows in
     `steps` keeps its own variant.
     """
     first: dict[tuple[object, ...], str] = {}
     same: dict[tuple[object, ...], str] = {}
-    ordered = steps[[*PLACE, "variant", "step", "loss"]].sort_values("step", kind="stable")
+    ordered = at_kept_steps(steps).sort_values("step", kind="stable")
     for (*run, variant), rows in ordered.groupby([*PLACE, "variant"], sort=False):
         losses = rows["loss"].to_numpy(float)
         if np.isfinite(losses).sum() > 1:
