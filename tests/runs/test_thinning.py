@@ -181,6 +181,14 @@ def test_curves_are_means_of_kept_steps(steps):
     assert label("loss").endswith("mean of 4 kept steps")
 
 
+def test_rows_that_are_kept_since_a_run_diverged_do_not_hide_gaps_of_others(steps):
+    one = steps[steps["seed"] == 0].iloc[-1:]
+    missing = sorted({*range(LONG)} - {*steps["step"]})
+    rows = pd.concat([one] * len(missing)).assign(step=missing, loss=math.nan, nonfinite_event=1)
+    page = against_step(pd.concat([steps, rows], ignore_index=True), "loss", "a")
+    assert page.axes[0].get_ylabel().endswith("mean of 4 kept steps")
+
+
 def test_replays_read_the_first_steps_as_they_were(long):
     first, again = (next(iter(sorted(Path(config.results).rglob(METRICS)))) for config in long)
     for old, new in zip(read_rows(first.parent, 3), read_rows(again.parent, 3), strict=True):

@@ -77,7 +77,8 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
         rows = having[having["depth"] == depth]
         is_smooth = entry.when == "every step" and not entry.whole
         drawn = rows[is_whole(rows)] if is_smooth else rows
-        window = max(1, drawn["step"].nunique() // frames.SMOOTH) if is_smooth else 1
+        fewest = drawn.groupby(["variant", "seed"]).size().min()  # a run keeps what is not finite
+        window = max(1, fewest // frames.SMOOTH) if is_smooth else 1
         curves(ax, drawn, "step", metric, variants, log=entry.log, window=window)
         for variant, runs in rows.groupby("variant", sort=False):
             if broken := frames.first_nonfinite(runs, metric if is_evaluated else ""):
@@ -88,7 +89,7 @@ def against_step(steps: pd.DataFrame, metric: str, title: str) -> Figure:
         if entry.whole:
             style.whole_ticks(ax, "y")
         if window > 1:
-            steps_of = "steps" if drawn["step"].nunique() > last else "kept steps"
+            steps_of = "steps" if fewest > last else "kept steps"
             axis_label = f"{label},\nmean of {window} {steps_of}"
     next(iter(axes.values())).set_ylabel(axis_label)
     return style.finish(page, title)
