@@ -156,7 +156,7 @@ def check_reads(tokens, width, sources, sums, dtype=torch.float32, factor=64):
         return torch.randn(shape, generator=draw, dtype=torch.float64)
 
     xs = [random(sums, sources), random(8, width) / width**0.5, random(sums * sources, 8) / 3]
-    xs += [random(tokens, width) for _ in range(sources)]
+    xs += [random(width, tokens).T for _ in range(sources)]  # columns are contiguous
     types = [torch.float32] * 3 + [dtype] * sources
     compare(DynamicReads(1e-6), triton_reads.DynamicReads(1e-6), xs, types, factor)
 

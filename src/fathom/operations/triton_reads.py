@@ -50,7 +50,6 @@ class DynamicReads(CustomVJP):
     def forward(
         self, ops: Ops, a: Array, V: Array, D: Array, *sources: Array
     ) -> tuple[Arrays, Arrays]:
-        sources = tuple(x.contiguous() for x in sources)
         x, kind = sources[-1], b_type(sources[-1])
         squares = torch.linalg.vector_norm(x, dim=1, dtype=kind).square()
         product = F.linear(x, V.to(x.dtype)).to(kind)
@@ -79,6 +78,7 @@ def read(weights: Tensor, sources: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Σ_i w_i x_i [N, C] for each of W sums. Weights are [N, W, I]."""
     (N, W, I), C = weights.shape, sources[0].shape[1]  # noqa: E741
     reads = sources[0].new_empty((W, N, C))
+    sources = tuple(x.contiguous() for x in sources)
     for first, count, xs in groups(sources, GROUP) if N else ():
         _read[(N,)](xs, weights, reads, first, count, N, I, W, C, first > 0, GROUP, block_of(C))
     return reads.unbind()
@@ -90,7 +90,9 @@ def read_backward(
     """Gradients of the weights and of the sources, to which those `given` are added."""
     (N, W, I), C = weights.shape, sources[0].shape[1]  # noqa: E741
     of_weights, of_sources = torch.empty_like(weights), sources[0].new_empty((I, N, C))
-    of_reads, given = (tuple(g.contiguous() for g in own) for own in (of_reads, given))
+    sources, of_reads, given = (
+        tuple(x.contiguous() for x in arrays) for arrays in (sources, of_reads, given)
+    )
     own = zip(groups(sources, GROUP), groups(given, GROUP), strict=True)
     for (first, count, xs), (_, _, of_xs) in own if N else ():
         _read_backward[(N,)](
