@@ -105,7 +105,7 @@ def compare(function, way, xs, types, factor):
     exact_ops, ops = PlainOps(DEVICE, torch.float64), TorchOps(DEVICE, torch.float32)
     sizes = [v.shape for v in function.plain(exact_ops, *(x.to(DEVICE) for x in xs))]
     draw = torch.Generator().manual_seed(1)
-    dtype = min(types, key=lambda kind: -torch.finfo(kind).eps)
+    dtype = max(types, key=lambda kind: torch.finfo(kind).eps)
     probes = [torch.randn(size, generator=draw).to(dtype).double() for size in sizes]
     exact = results(
         lambda *xs: function.plain(exact_ops, *xs), xs, [torch.float64] * len(xs), probes
