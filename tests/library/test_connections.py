@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fathom import init
-from fathom.connections.about import ABOUT
 from fathom.connections.connection import readout_shares, stream_spread
-from fathom.connections.schemes import SCHEMES
+from fathom.connections.schemes import ABOUT, SCHEMES
 from fathom.operations.numpy_ops import NumpyOps
 from tests.library.frameworks import connection_of
 from tests.support import naive

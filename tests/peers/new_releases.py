@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fathom.connections.about import ABOUT
+from fathom.connections.schemes import ABOUT
 from fathom_study.config import read_yaml
 
 KNOWN = Path(__file__).with_name("releases.yaml")

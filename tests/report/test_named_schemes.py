@@ -5,7 +5,6 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from fathom.connections.about import ABOUT
 from fathom.connections.schemes import SCHEMES, resolve
 from fathom_study.config import ConfigError, parse_yaml
 from fathom_study.report.tables.scheme_words import (
@@ -24,10 +23,6 @@ def scheme_of(value, streams=STREAMS):
 
 
 # --- named schemes -------------------------------------------------------------------------------
-
-
-def test_every_scheme_has_a_description():
-    assert list(ABOUT) == list(SCHEMES)
 
 
 @pytest.mark.parametrize("streams", [2, 4])

@@ -18,7 +18,7 @@ from fathom.arithmetic.custom_vjp import NormedProduct
 from fathom.arithmetic.forms import RAW, SIGMOID, SOFTMAX, WeightForm
 from fathom.connections.component_types import MatrixStart, VectorStart, one_of_registry
 from fathom.init import Constant, Normal, Orthogonal, Parameter
-from fathom.settings import Flag, Number, Registry, Settings
+from fathom.settings import Flag, Nullable, Number, Registry, Settings
 
 if TYPE_CHECKING:
     from fathom.connections.connection import ConnectionContext
@@ -265,7 +265,9 @@ class FromStreams(Settings):
     Parameters: φ of each part (pre, post, res), and one α per part or one for all.
     """
 
-    alpha: Number | None = Field(0.01, description="initial α; null: no α, as if it were one")
+    alpha: Annotated[Number | None, Nullable] = Field(
+        0.01, description="initial α; null: no α, as if it were one"
+    )
     phi: Annotated[Number, Field(ge=0)] | None = Field(
         None, description="initial standard deviation of φ; null: 1/√(inputs of φ)"
     )

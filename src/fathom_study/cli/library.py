@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fathom.connections.about import ABOUT
 from fathom.connections.plain_start import plain_start
-from fathom.connections.schemes import SCHEMES, name_behind, resolve
+from fathom.connections.schemes import ABOUT, SCHEMES, name_behind, resolve
 from fathom.settings import ConfigError
 from fathom.system.text import digits
 from fathom_study.cli.options import (

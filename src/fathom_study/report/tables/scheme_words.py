@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fathom.connections.about import ABOUT
 from fathom.connections.connection import ConnectionContext
-from fathom.connections.schemes import SCHEMES, resolve
+from fathom.connections.schemes import ABOUT, SCHEMES, resolve
 from fathom.settings import ConfigError, Settings, join_values, unknown
 from fathom_study import tasks
 from fathom_study.config import AXES, Config, common_depth, count_parameters
