@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -20,13 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from fathom.attach import BY_HAND, functions_of, place
 from fathom.connections.plain import Plain
 from fathom.library import PREFIX, Verbs
+from fathom.operations.ops import Ops
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
 from fathom.operations.torch_ops import OpsAmidAutocast, TorchOps
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fathom.operations.ops import Ops
 
 __all__ = ["ResidualConnection", "attach", "oracle_vectors", "reattach"]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fathom.arithmetic.custom_vjp import Adding, Mixing, WeightedSum
 from fathom.arithmetic.forms import Form, MatrixForm, WeightForm
 from fathom.arithmetic.sinkhorn import has_triton
-from fathom.operations.ops import Composed, CustomVJP
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fathom.operations.ops import Array, Arrays, Ops
+from fathom.operations.ops import Array, Arrays, Composed, CustomVJP, Ops
 
 
 class WeightMap(Protocol):

@@ -7,9 +7,9 @@ images), S streams of M entries; a set's streams stay in the cache from their up
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,13 +28,8 @@ from fathom.arithmetic.loops import (
     weighted_sum,
 )
 from fathom.arithmetic.sinkhorn import LARGEST, MIN_ENTRY
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 from fathom.system.compiled import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 TILE = 128
 """Sets in a tile: their streams fit a core's second cache, and Sinkhorn's loops fill vectors."""

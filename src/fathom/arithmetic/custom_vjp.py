@@ -7,15 +7,10 @@ from the last reader to the first.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fathom.operations.ops import CustomVJP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 
 
 @dataclass(frozen=True)

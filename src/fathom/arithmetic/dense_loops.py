@@ -6,19 +6,14 @@ Arrays are contiguous NumPy arrays of one float type.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fathom.arithmetic.loops import exponentials, norm_scales
-from fathom.operations.ops import CustomVJP, groups
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops, groups
 from fathom.system.compiled import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 GROUP = 8
 """Number of sources of a loop. numba compiles a loop for each length of a tuple, so each tuple has

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fathom.arithmetic.custom_vjp import NormedProduct
 from fathom.arithmetic.sinkhorn import has_triton
-from fathom.operations.ops import Composed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
+from fathom.operations.ops import Array, Arrays, Composed, CustomVJP, Ops
 
 
 @dataclass(frozen=True)

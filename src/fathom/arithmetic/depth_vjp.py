@@ -5,17 +5,13 @@ A function that only reads the sources returns them as its last output, as in `c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fathom.operations.ops import CustomVJP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 
 
 @dataclass(frozen=True)

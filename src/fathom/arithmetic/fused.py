@@ -9,13 +9,10 @@ divides rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import triton
 import triton.language as tl
 
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array
+from fathom.operations.ops import Array
 
 BLOCK = 32
 """Number of matrices that one program normalises."""

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from fathom.operations.ops import Composed, CustomVJP
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops
+from fathom.operations.ops import Array, Arrays, Composed, CustomVJP, Ops
 
 
 @dataclass(frozen=True)

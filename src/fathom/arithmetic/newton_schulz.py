@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
+from fathom.operations.ops import Array, Ops
 
 
 def newton_schulz(

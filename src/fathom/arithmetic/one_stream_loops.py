@@ -5,18 +5,13 @@ Arrays are contiguous NumPy arrays of one float type.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 from fathom.system.compiled import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 Results = tuple[np.ndarray, ...]
 

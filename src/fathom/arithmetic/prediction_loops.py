@@ -6,8 +6,8 @@ corrected streams are never stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,8 @@ from fathom.arithmetic.loops import (
     tangents,
     weighted_sum,
 )
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 from fathom.system.compiled import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 
 @compiled

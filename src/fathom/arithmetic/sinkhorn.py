@@ -11,15 +11,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from types import ModuleType
+from typing import Literal
 
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 from fathom.system.packages import is_installed
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 Side = Literal["rows", "columns"]
 

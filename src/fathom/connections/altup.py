@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -21,10 +21,8 @@ from fathom.connections.connection import (
     by_stream,
 )
 from fathom.init import Constant, Normal, Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import Number
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class AltUp(Scheme):

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.constraints import Constraint
 from fathom.init import Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import Number
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Causal(Scheme):

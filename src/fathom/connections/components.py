@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import not_
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,13 +17,10 @@ from pydantic import Field
 from fathom.arithmetic.custom_vjp import NormedProduct
 from fathom.arithmetic.forms import RAW, SIGMOID, SOFTMAX, WeightForm
 from fathom.connections.component_types import MatrixStart, VectorStart, one_of_registry
+from fathom.connections.connection import ConnectionContext
 from fathom.init import Constant, Normal, Orthogonal, Parameter
+from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Flag, Nullable, Number, Registry, Settings
-
-if TYPE_CHECKING:
-    from fathom.connections.connection import ConnectionContext
-    from fathom.operations.ops import Array, Ops, Params
-
 
 # --- open: expand the embedded input to streams --------------------------------------------------
 

@@ -6,16 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from fathom.init import Parameter
+from fathom.operations.ops import Array, CustomVJP, Layers, Ops, Params
 from fathom.settings import Settings
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fathom.init import Parameter
-    from fathom.operations.ops import Array, CustomVJP, Layers, Ops, Params
-
 
 State = Any
 """State that a connection passes from verb to verb: arrays, or tuples and named tuples of them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,10 +26,8 @@ from fathom.arithmetic.sinkhorn import (
     alternating_sides,
 )
 from fathom.connections.component_types import MatrixStart, VectorStart, one_of_registry
+from fathom.operations.ops import Array, Ops
 from fathom.settings import Number, Positive, Registry, Settings
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
 
 FromZero = Annotated[Number, Field(ge=0)]
 Above0 = Annotated[Number, Field(gt=0)]

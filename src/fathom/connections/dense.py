@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,10 +14,8 @@ from fathom.arithmetic.dense_vjp import DynamicReads
 from fathom.connections.connection import Apart, Connection, ConnectionContext, Scheme
 from fathom.connections.depth_attention import refuse_without_attention
 from fathom.init import Constant, Normal, OneStream, Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import Flag, Nullable, Number, Positive
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Dense(Scheme):

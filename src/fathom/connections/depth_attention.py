@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from fathom.arithmetic.depth_vjp import InverseRms, SoftmaxRead
 from fathom.connections.connection import Apart, Connection, ConnectionContext, Scheme
 from fathom.init import Constant, Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import ConfigError, Flag, Nullable, Number, Positive
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class DepthAttention(Scheme):

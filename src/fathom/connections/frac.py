@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -18,10 +18,8 @@ from fathom.connections.connection import (
     by_example,
 )
 from fathom.init import Constant, Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import NO_BOOL, ConfigError
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Frac(Scheme):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -24,10 +24,8 @@ from fathom.connections.connection import (
     rms_norm,
 )
 from fathom.init import Constant, Normal, Parameter
+from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import ConfigError, Number, Settings
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops, Params
 
 
 class Gated(Scheme):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,10 +12,8 @@ from fathom.connections.component_types import SeveralStreams
 from fathom.connections.connection import ConnectionContext, Scheme, rms_norm
 from fathom.connections.gated import UnmixedState, UnmixedStreams, refuse_norms
 from fathom.init import Constant, Parameter, Stacked, Uniform
+from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Number
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops, Params
 
 
 class GatedMulti(Scheme):

@@ -26,14 +26,13 @@ from pydantic import Field, model_validator
 
 from fathom.connections.connection import Connection, ConnectionContext, MixingTrace, Scheme
 from fathom.init import Parameter
+from fathom.operations.ops import Layers, Ops, Params
 from fathom.settings import ConfigError, Text, did_you_mean
 from fathom.system.errors import UserError
 from fathom.system.text import digits, one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from fathom.operations.ops import Layers, Ops, Params
 
 VERBS = ("open", "read", "write", "close")
 

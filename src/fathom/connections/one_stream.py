@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -14,10 +14,8 @@ from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.rules import RULES, Pair, Place, Rule, Values
 from fathom.connections.scales import unstacked
 from fathom.init import Parameter, Stacked
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import ConfigError, Number, Text, one_of
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class OneStream(Scheme):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme
-
-if TYPE_CHECKING:
-    from fathom.init import Parameter
-    from fathom.operations.ops import Array, Ops, Params
+from fathom.init import Parameter
+from fathom.operations.ops import Array, Ops, Params
 
 
 class Plain(Scheme):

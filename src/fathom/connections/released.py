@@ -8,12 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Registry, join_values
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops, Params
 
 
 def _as_they_are(ops: Ops, params: Params) -> Params:

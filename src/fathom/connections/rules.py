@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, create_model
 
 from fathom.arithmetic.one_stream_vjp import OrthogonalUpdate
 from fathom.connections.connection import by_row, rms_norm
 from fathom.init import Constant, Normal, Parameter, Stacked, Uniform
+from fathom.operations.ops import Array, Ops
 from fathom.settings import Number, Registry, Settings, validate
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops
 
 Numbers = Mapping[str, float]
 Values = dict[str, "Array"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme
 from fathom.connections.scales import AnyInitial, AnyNorm, AnyScale, Layer, NoInitial, NoNorm
 from fathom.init import Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import ConfigError
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Scaled(Scheme):

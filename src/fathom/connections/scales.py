@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import not_
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,10 +12,8 @@ from fathom.arithmetic.gated_vjp import NormedStreams
 from fathom.connections.component_types import one_of_registry
 from fathom.connections.connection import ConnectionContext, rms_norm
 from fathom.init import Constant, CyclicRows, Normal, OneStream, Parameter
+from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Flag, Number, Registry, Settings
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Ops, Params
 
 Layer = dict[str, "Array"]
 """Arrays with which one layer computes its sum, by name."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme, rms_norm
 from fathom.connections.scales import unstacked
 from fathom.init import Constant, Parameter, Uniform
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import Number, Positive
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class StateAttention(Scheme):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -35,10 +35,8 @@ from fathom.connections.connection import (
 )
 from fathom.connections.constraints import Constraint
 from fathom.init import Parameter
+from fathom.operations.ops import Array, Arrays, Ops, Params
 from fathom.settings import Positive
-
-if TYPE_CHECKING:
-    from fathom.operations.ops import Array, Arrays, Ops, Params
 
 
 class Streams(Scheme):

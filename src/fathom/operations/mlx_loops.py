@@ -7,17 +7,12 @@ does the rest in one pass. Arrays are large (`ops.LARGE`), contiguous and float3
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
-from fathom.operations.ops import CustomVJP
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 from fathom.system.compiled import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 
 class Gelu(CustomVJP):

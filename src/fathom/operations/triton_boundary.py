@@ -13,22 +13,17 @@ The type of streams is any float type. Sums and coefficients are float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from fathom.operations.ops import CustomVJP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
-
-    from fathom.operations.ops import Array, Arrays, Ops
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops
 
 ENTRIES = 4096
 """Number of products of matrix and streams that a program has at once."""

@@ -13,23 +13,17 @@ The type of sources is any float type. Sums and weights are float32.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812, the name that PyTorch's own documentation uses
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from fathom.operations.ops import CustomVJP, groups
+from fathom.operations.ops import Array, Arrays, CustomVJP, Ops, groups
 from fathom.operations.triton_boundary import b_type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from fathom.operations.ops import Array, Arrays, Ops
 
 HAS_TUPLES = hasattr(tl, "tuple")
 """Whether a kernel takes tuples of arrays: from Triton 3.3, which comes with PyTorch 2.7."""
