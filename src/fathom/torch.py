@@ -19,7 +19,6 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.checkpoint import checkpoint
 
 from fathom.attach import BY_HAND, functions_of, place
-from fathom.connections.plain import Plain
 from fathom.library import PREFIX, Verbs
 from fathom.operations.ops import Ops
 from fathom.operations.torch_gradients import is_autocast, runs_eagerly, without_autocast
@@ -160,8 +159,7 @@ class ResidualConnection(Verbs, nn.Module):
     # without them, and files of safetensors, stay as they are.
 
     def _settings(self) -> dict[str, Any]:
-        settings = getattr(self.connection, "settings", Plain())
-        return settings.without_starts() | asdict(self.connection.context)
+        return self.connection.settings.without_starts() | asdict(self.connection.context)
 
     def _save_to_state_dict(
         self, destination: MutableMapping[str, Any], prefix: str, keep_vars: bool

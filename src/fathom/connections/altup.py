@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
@@ -78,12 +77,10 @@ class AltUpState(NamedTuple):
     """I + P [N, S·S] of every layer, for the trace: without gradients."""
 
 
-@dataclass(frozen=True)
 class AltUpConnection(Connection):
     """Formula: `AltUp`."""
 
     settings: AltUp
-    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         L, C, S = self.context.layers, self.context.width, self.settings.streams

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Literal, NamedTuple
 
@@ -54,7 +53,6 @@ class History(NamedTuple):
     """Input of the layer."""
 
 
-@dataclass(frozen=True)
 class CausalConnection(Connection):
     """Formula: `Causal`.
 
@@ -68,7 +66,6 @@ class CausalConnection(Connection):
     """
 
     settings: Causal
-    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         L, constraint = self.context.layers, self.settings.constraint

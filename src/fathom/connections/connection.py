@@ -80,6 +80,7 @@ class Apart(NamedTuple):
     v: Array
 
 
+@dataclass(frozen=True)
 class Connection(ABC):
     """A residual connection in a network. It wraps any functions f and knows nothing about them.
 
@@ -90,6 +91,7 @@ class Connection(ABC):
     Shapes: inputs and outputs of f are […, C], parameters are stacked over layers, [L, …].
     """
 
+    settings: Scheme
     context: ConnectionContext
 
     is_plain: ClassVar[bool] = False

@@ -126,7 +126,7 @@ def products(connection: Connection) -> int:
     """Entries of its matrices that a token is multiplied with in a forward pass."""
     matrices = {n: math.prod(p.shape) for n, p in connection.parameters().items() if p.is_matrix}
     matrices.pop("connection.stream_embedding", None)  # added
-    settings = getattr(connection, "settings", None)
+    settings = connection.settings
     streams = getattr(settings, "streams", getattr(settings, "fractions", 1))
     by_prefix = {
         "connection.phi_": getattr(settings, "coefficients", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
@@ -69,12 +68,10 @@ class DenseState(NamedTuple):
     """Inputs of its attention, if they differ from x."""
 
 
-@dataclass(frozen=True)
 class DenseConnection(Connection):
     """Formula: `Dense`."""
 
     settings: Dense
-    context: ConnectionContext
 
     @cached_property
     def sums(self) -> range:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
@@ -111,12 +110,10 @@ class DepthState(NamedTuple):
     """[N, C]: input of the function, if the function has its own residual."""
 
 
-@dataclass(frozen=True)
 class DepthAttentionConnection(Connection):
     """Formula: `DepthAttention`."""
 
     settings: DepthAttention
-    context: ConnectionContext
 
     @cached_property
     def rows(self) -> list[range]:

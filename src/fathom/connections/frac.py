@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -80,12 +80,10 @@ PARTS = ("pre", "res", "post")
 """Parts in order; H_pre and H_res are adjacent, since both are multiplied with the same x."""
 
 
-@dataclass(frozen=True)
 class FracConnection(Connection):
     """Formula: `Frac`."""
 
     settings: Frac
-    context: ConnectionContext
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of one layer's logits, by part."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from fathom.connections.connection import (
 )
 from fathom.init import Constant, Normal, Parameter
 from fathom.operations.ops import Array, Ops, Params
-from fathom.settings import ConfigError, Number, Settings
+from fathom.settings import ConfigError, Number
 
 
 class Gated(Scheme):
@@ -93,14 +92,10 @@ class UnmixedState(NamedTuple):
     """[N, S]: weights for the output of the layer that has read."""
 
 
-@dataclass(frozen=True)
 class UnmixedStreams(Connection):
     """Base of connections whose functions read normed streams, and whose H_res is the identity."""
 
     reads_normed = True
-
-    settings: Settings
-    context: ConnectionContext
 
     def write(self, ops: Ops, state: UnmixedState, k: int, y: Array) -> UnmixedState:
         N, S, M = state.streams.shape
@@ -143,7 +138,6 @@ class UnmixedStreams(Connection):
         return ops.mean(gates * normed, axis=1)
 
 
-@dataclass(frozen=True)
 class GatedConnection(UnmixedStreams):
     """Formula: `Gated`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -57,7 +56,6 @@ class Gates(NamedTuple):
     """α"""
 
 
-@dataclass(frozen=True)
 class GatedMultiConnection(UnmixedStreams):
     """Formula: `GatedMulti`."""
 

@@ -318,12 +318,10 @@ class Reached(Exception):  # noqa: N818, no error
         self.x = x
 
 
-@dataclass(frozen=True)
 class ModuleConnection(Connection):
     """A PyTorch module around functions; if they add their input, it is subtracted."""
 
     settings: TorchModule
-    context: ConnectionContext
 
     @cached_property
     def template(self) -> nn.Module:

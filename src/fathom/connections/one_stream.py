@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -62,12 +62,10 @@ class OneStreamState(NamedTuple):
     """Factor of each function's output; empty outside of a warm-up."""
 
 
-@dataclass(frozen=True)
 class OneStreamConnection(Connection):
     """Formula: `Rule`."""
 
     settings: OneStream
-    context: ConnectionContext
 
     @property
     def rule(self) -> Rule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from fathom.connections.connection import Connection, ConnectionContext, Scheme
@@ -16,16 +15,13 @@ class Plain(Scheme):
     kind: Literal["plain"] = "plain"
 
     def at(self, context: ConnectionContext) -> PlainConnection:
-        return PlainConnection(context)
+        return PlainConnection(self, context)
 
 
-@dataclass(frozen=True)
 class PlainConnection(Connection):
     """Formula: `Plain`. The state is x."""
 
     is_plain = True
-
-    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         return {}

@@ -7,24 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Registry, join_values
-
-
-def _as_they_are(ops: Ops, params: Params) -> Params:
-    return params
-
-
-def _stacked(ops: Ops, rows: Sequence[Array]) -> Array:
-    return ops.stack(rows)
-
-
-def _joined(ops: Ops, rows: Sequence[Array]) -> Array:
-    """Concatenate arrays of one or several rows [C]: [rows, C]."""
-    return ops.concatenate([ops.reshape(row, (-1, row.shape[-1])) for row in rows], axis=0)
 
 
 class Names(NamedTuple):
@@ -40,9 +27,9 @@ class Names(NamedTuple):
     """Number of wrapped functions in a layer of the release."""
     unread: int = 0
     """Number of first functions without parameters; a release may have some without effect."""
-    together: Callable[[Ops, Sequence[Array]], Array] = _stacked
-    """Combines the arrays of all layers into one."""
-    made: Callable[[Ops, Params], Params] = _as_they_are
+    has_rows: bool = False
+    """Whether an array is one or several rows [C], which are joined: [rows, C]."""
+    made: Callable[[Ops, Params], Params] = lambda ops, params: params
     """Converts the arrays found under these names to our parameters."""
     in_files: Mapping[str, str | Callable[[re.Match[str]], str]] = {}
     """Substitutions, by pattern, from names in the release's own files to these names."""
@@ -81,12 +68,15 @@ _HUNYUAN = {
 }
 
 
+def _each(template: str, *parts: str) -> tuple[str, ...]:
+    """A template with each part in place of its star."""
+    return tuple(template.replace("*", part) for part in parts)
+
+
 def _hyper(head: bool, in_files: Mapping[str, str] = _DEEPSEEK) -> Names:
     """Names in transformers' DeepSeek modules, also for GLM and Hunyuan."""
-    layers = {
-        part: tuple(f"layers.{{}}.{hc}.{part}" for hc in ("attn_hc", "ffn_hc"))
-        for part in ("fn", "base", "scale")
-    }
+    parts = ("fn", "base", "scale")
+    layers = {part: _each(f"layers.{{}}.*_hc.{part}", "attn", "ffn") for part in parts}
     names = {"readout_phi": "fn", "readout": "base", "readout_alpha": "scale"}
     once = {ours: f"hc_head.hc_{theirs}" for ours, theirs in names.items()} if head else {}
     return Names(layers, once=once, made=_split_maps, in_files=in_files)
@@ -104,10 +94,6 @@ _ALTUP = {
     "predict": "prediction_coefs.weight",
     "correct": "correction_coefs.weight",
 }
-_ALTUP_OTHERS = {
-    "open_projections": "altup_projections",
-    "close_projections": "altup_unembed_projections",
-}
 _ZAYA = {"output": "hidden_states", "stream": "residual"}
 _KIMI_K3 = {"query": "proj.weight", "key_gain": "norm.weight"}
 
@@ -119,9 +105,7 @@ RELEASES = Registry(
         "hy_v4": _hyper(head=True, in_files=_HUNYUAN),
         "qwen4_exp": Names(
             {
-                ours: tuple(
-                    f"layers.{{}}.{part}_hyper_connection.{theirs}" for part in ("attn", "mlp")
-                )
+                ours: _each(f"layers.{{}}.*_hyper_connection.{theirs}", "attn", "mlp")
                 for ours, theirs in _QWEN4.items()
             },
             last={
@@ -133,16 +117,15 @@ RELEASES = Registry(
         "altup": Names(
             {ours: (f"layers.{{}}.altup.{theirs}",) for ours, theirs in _ALTUP.items()},
             once={
-                ours: tuple(f"{theirs}.{s}.weight" for s in range(3))
-                for ours, theirs in _ALTUP_OTHERS.items()
+                "open_projections": _each("altup_projections.*.weight", "0", "1", "2"),
+                "close_projections": _each("altup_unembed_projections.*.weight", "0", "1", "2"),
             },
             functions=1,
         ),
         "residual_scaled": Names(
             {
-                f"{ours}_{part}": tuple(
-                    f"layers.{{}}.post_{of}_residual_scale.{theirs}_{part}"
-                    for of in ("attention", "mlp")
+                f"{ours}_{part}": _each(
+                    f"layers.{{}}.post_*_residual_scale.{theirs}_{part}", "attention", "mlp"
                 )
                 for ours, theirs in _ZAYA.items()
                 for part in ("scale", "bias")
@@ -151,31 +134,21 @@ RELEASES = Registry(
         ),
         "muse_spark": Names(
             {
-                "gate": (
-                    "layers.{}.post_attention_residual_gate.gate",
-                    "layers.{}.post_feedforward_residual_gate.gate",
-                ),
+                "gate": _each("layers.{}.post_*_residual_gate.gate", "attention", "feedforward"),
                 "output_gain": ("layers.{}.post_feedforward_layernorm.weight",),
             }
         ),
-        "doge": Names(
-            {"stream_scale": ("layers.{}.input_residual", "layers.{}.post_attention_residual")}
-        ),
+        "doge": Names({"stream_scale": _each("layers.{}.*_residual", "input", "post_attention")}),
         "talkie": Names(
             {
-                "output_gain": ("blocks.{}.attn_gain.a_g", "blocks.{}.mlp_gain.a_g"),
+                "output_gain": _each("blocks.{}.*_gain.a_g", "attn", "mlp"),
                 "initial": ("blocks.{}.embed_skip.a_g",),
             },
             made=_flat_gains,
         ),
         "neomme": Names({"initial": ("layers.{}.lambdas",)}),
         "minimax": Names(
-            {
-                "norm_gain": (
-                    "layers.{}.input_layernorm.weight",
-                    "layers.{}.post_attention_layernorm.weight",
-                )
-            },
+            {"norm_gain": _each("layers.{}.*_layernorm.weight", "input", "post_attention")},
             last={"norm_gain": "norm.weight"},
         ),
         "dory": Names(
@@ -187,19 +160,19 @@ RELEASES = Registry(
         ),
         "attn_res_block": Names(
             {
-                ours: tuple(f"layers.{{}}.{of}_res_{theirs}" for of in ("self_attention", "mlp"))
+                ours: _each(f"layers.{{}}.*_res_{theirs}", "self_attention", "mlp")
                 for ours, theirs in _KIMI_K3.items()
             },
             last={ours: f"output_attn_res_{theirs}" for ours, theirs in _KIMI_K3.items()},
             unread=1,
-            together=_joined,
+            has_rows=True,
             in_files={r"_res\.(proj|norm)_weight$": r"_res_\1.weight"},
         ),
         "inkling2": Names(
-            {"query": ("layers.{}.attention_input.query", "layers.{}.mlp_input.query")},
+            {"query": _each("layers.{}.*_input.query", "attention", "mlp")},
             last={"query": "final_input.query"},
             unread=1,
-            together=_joined,
+            has_rows=True,
             in_files={  # the first attention has no query
                 r"\battn_res\.attn_queries\.(\d+)$": (
                     lambda m: f"layers.{int(m[1]) + 1}.attention_input.query"
@@ -258,7 +231,12 @@ def of_release(
     for name, templates in names.layers.items():
         keys = [t.format(i) for i in range(blocks) for t in templates][names.unread :]
         keys += [names.last[name]] if name in names.last else []
-        params[name] = names.together(ops, [*map(taken, keys)])
+        arrays = [*map(taken, keys)]
+        if names.has_rows:
+            rows = [ops.reshape(array, (-1, array.shape[-1])) for array in arrays]
+            params[name] = ops.concatenate(rows, axis=0)
+        else:
+            params[name] = ops.stack(arrays)
     for name, key in names.once.items():
         params[name] = taken(key) if isinstance(key, str) else ops.stack([*map(taken, key)])
     return names.made(ops, params)

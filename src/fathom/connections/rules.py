@@ -17,10 +17,10 @@ from fathom.operations.ops import Array, Ops
 from fathom.settings import Number, Registry, Settings, validate
 
 Numbers = Mapping[str, float]
-Values = dict[str, "Array"]
+Values = dict[str, Array]
 """The parameters of one function, or of one point, by name."""
 
-Pair = tuple["Array", "Array"]
+Pair = tuple[Array, Array]
 
 EPS = 1e-6
 Eps = Annotated[Number, Field(ge=0)]

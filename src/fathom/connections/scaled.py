@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -60,12 +59,10 @@ class ScaledState(NamedTuple):
     """[…, C]"""
 
 
-@dataclass(frozen=True)
 class ScaledConnection(Connection):
     """Formula: `Scaled` and its scale."""
 
     settings: Scaled
-    context: ConnectionContext
 
     @property
     def reads_normed(self) -> bool:
@@ -101,7 +98,7 @@ class ScaledConnection(Connection):
 
     def write(self, ops: Ops, state: ScaledState, k: int, y: Array) -> ScaledState:
         block, place = divmod(k, self.context.per_block)
-        x = self.settings.scale.sum(ops, self.context, k, state.per_layer[k], state.x, y)
+        x = self.settings.scale.sum(ops, state.per_layer[k], state.x, y)
         if place == self.context.per_block - 1 and state.initial:
             x = self.settings.initial.written(state.initial[block], x, state.first)
         return state._replace(x=x)

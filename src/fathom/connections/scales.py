@@ -15,8 +15,8 @@ from fathom.init import Constant, CyclicRows, Normal, OneStream, Parameter
 from fathom.operations.ops import Array, Ops, Params
 from fathom.settings import Flag, Number, Registry, Settings
 
-Layer = dict[str, "Array"]
-"""Arrays with which one layer computes its sum, by name."""
+Layer = dict[str, Array]
+"""Arrays or numbers with which one layer computes its sum, by name."""
 
 Eps = Annotated[Number, Field(gt=0)]
 
@@ -51,10 +51,8 @@ class Scale(Settings):
         """The first stream […, C], from the embedded input."""
         return x
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
-        """The stream […, C] after layer k, from the stream x before it and its output y."""
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
+        """The stream […, C] after a layer, from the stream x before it and its output y."""
         raise NotImplementedError
 
 
@@ -66,11 +64,13 @@ class ConstantScale(Scale):
     over_depth: Flag = Field(False, description="whether c is divided by √(number of blocks)")
     a: Number = Field(1.0, exclude_if=lambda value: value == 1)
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
+        c = self.c / math.sqrt(context.blocks) if self.over_depth else self.c
+        return [{"added": c}] * context.layers
+
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         kept = x if self.a == 1 else x * self.a
-        return kept + y * (self.c / math.sqrt(context.blocks) if self.over_depth else self.c)
+        return kept + y * layer["added"]
 
 
 class DepthScale(Scale):
@@ -81,11 +81,12 @@ class DepthScale(Scale):
 
     kind: Literal["depth"] = "depth"
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
-        n = k + 2
-        return y * (1 / math.sqrt(n)) + x * math.sqrt((n - 1) / n)
+    def per_layer(self, ops: Ops, params: Params, context: ConnectionContext) -> list[Layer]:
+        counts = range(2, context.layers + 2)
+        return [{"kept": math.sqrt((n - 1) / n), "added": 1 / math.sqrt(n)} for n in counts]
+
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
+        return y * layer["added"] + x * layer["kept"]
 
 
 class LearnedScale(Scale):
@@ -121,9 +122,7 @@ class LearnedScale(Scale):
             return x
         return (x + params["connection.input_bias"]) * params["connection.input_scale"]
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         if self.only:
             return ops.add_product(y, layer["connection.stream_scale"], x)
         kept, added = (
@@ -141,9 +140,7 @@ class LayerScale(Scale):
     def parameters(self, context: ConnectionContext) -> dict[str, Parameter]:
         return {"connection.output_scale": Parameter((context.layers, 1), Constant(1.0))}
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         return x + y * layer["connection.output_scale"]
 
 
@@ -156,9 +153,7 @@ class GainScale(Scale):
         L = context.layers
         return {"connection.output_gain": Parameter((L,), Constant(1 / math.sqrt(L)))}
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         return x + layer["connection.output_gain"] * y
 
 
@@ -189,9 +184,7 @@ class LaurelScale(Scale):
             params = {**params, "connection.weights": both}
         return super().per_layer(ops, params, context)
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         if self.rank:
             low = ops.linear(x, layer["connection.down"])
             x = x + ops.linear(low, layer["connection.up"])
@@ -231,9 +224,7 @@ class GatedScale(Scale):
             layers[(block + 1) * context.per_block - 1]["gain"] = gain
         return layers
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         y = y * layer["gain"] if "gain" in layer else y
         normed = rms_norm(ops, y, self.eps)
         return layer["kept"] * x + layer["added"] * normed
@@ -257,9 +248,7 @@ class InterpolatedScale(Scale):
         rates = ops.abs(params["connection.rate"] * (self.start / self.stored))
         return super().per_layer(ops, {"connection.rate": rates}, context)
 
-    def sum(
-        self, ops: Ops, context: ConnectionContext, k: int, layer: Layer, x: Array, y: Array
-    ) -> Array:
+    def sum(self, ops: Ops, layer: Layer, x: Array, y: Array) -> Array:
         return ops.add_product(x, layer["connection.rate"], on_sphere(ops, y, self.eps) - x)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -44,12 +43,10 @@ class StateAttentionState(NamedTuple):
     """Input of the function, if the function has its own residual."""
 
 
-@dataclass(frozen=True)
 class StateAttentionConnection(Connection):
     """Formula: `StateAttention`."""
 
     settings: StateAttention
-    context: ConnectionContext
 
     def parameters(self) -> dict[str, Parameter]:
         """Parameters of the reads of all functions but the first, which reads X_0."""

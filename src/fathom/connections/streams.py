@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -66,12 +66,9 @@ class Streams(Scheme):
             maps["close.map"] = self.close.map
         for key, weights in maps.items():
             stream = getattr(weights.start, "stream", 0)
-            if isinstance(stream, str):
-                if key == "close.map":
-                    raise ValueError(
-                        f"close.map.start.stream: {stream} is for layers; use a number"
-                    )
-            elif stream >= self.streams:
+            if isinstance(stream, str) and key == "close.map":
+                raise ValueError(f"close.map.start.stream: {stream} is for layers; use a number")
+            if isinstance(stream, int) and stream >= self.streams:
                 raise ValueError(
                     f"{key}.start.stream is {stream}, but the last of {self.streams} streams is "
                     f"{self.streams - 1}"
@@ -129,12 +126,10 @@ class Streams(Scheme):
         return (StaticStreams if is_static else DynamicStreams)(self, context)
 
 
-@dataclass(frozen=True)
 class StreamConnection(Connection):
     """Common base of static and dynamic streams. Formula: `Streams`."""
 
     settings: Streams
-    context: ConnectionContext
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of one layer's logits, by part; parts without logits are left out."""
@@ -162,6 +157,9 @@ class StreamConnection(Connection):
 
     def sample_noise(self, rng: np.random.Generator, progress: float) -> np.ndarray | None:
         return self.settings.gate.sample_noise(rng, self.context.layers, progress)
+
+    def close(self, ops: Ops, state: StaticState | DynamicState) -> Array:
+        return ops.reshape(state.m, state.shape)
 
     def ungated(self, ops: Ops, logits: Array | None) -> Array:
         """Logits [N, …] → H_res [N, S, S] before the gate; [1, S, S] without logits."""
@@ -264,9 +262,6 @@ class StaticStreams(StreamConnection):
         y = ops.reshape(y, (-1,))
         streams, m = ops.custom_vjp(MixingAndSum(), state.per_layer[k], state.streams, y)
         return state._replace(streams=streams, m=m)
-
-    def close(self, ops: Ops, state: StaticState) -> Array:
-        return ops.reshape(state.m, state.shape)
 
     def trace(self, ops: Ops, params: Params, state: StaticState) -> MixingTrace:
         c = state.coefficients
@@ -427,9 +422,6 @@ class DynamicStreams(StreamConnection):
         N, _, M = state.streams.shape
         boundary = self.closing if k + 1 == self.context.layers else self.between
         return self.passed(ops, state, boundary, ops.reshape(y, (N, M)), k + 1)
-
-    def close(self, ops: Ops, state: DynamicState) -> Array:
-        return ops.reshape(state.m, state.shape)
 
     def trace(self, ops: Ops, params: Params, state: DynamicState) -> MixingTrace:
         L, S, shape = self.context.layers, self.settings.streams, state.shape
