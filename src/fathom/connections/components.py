@@ -277,17 +277,19 @@ class FromStreams(Settings):
     per_stream: ClassVar[bool] = False
     """Whether each stream is normed, and determines its own logits through a tanh."""
 
-    def inputs(self, S: int, context: ConnectionContext) -> int:
-        """Number of inputs of φ."""
-        raise NotImplementedError
-
-    def rows(self, shape: tuple[int, ...], S: int) -> int:
-        """Number of rows of φ for a part with logits of that shape."""
-        raise NotImplementedError
+    def groups(self, S: int) -> int:
+        """Number of groups of streams; each is normed, and determines its own logits."""
+        return S if self.per_stream else 1
 
     def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
         """Streams [N, S, C], φ → (the normalised streams times φᵀ, [N, rows, …]; the streams)."""
-        raise NotImplementedError
+        (N, S, C), G = x.shape, self.groups(x.shape[1])
+        rows = ops.reshape(x, (N * G, S * C // G))
+        product, again = ops.custom_vjp(NormedProduct(self.eps), rows, phi)
+        if self.per_stream:
+            by_stream = ops.reshape(ops.tanh(product), (N, S, phi.shape[0]))
+            product = ops.transpose(by_stream, (0, 2, 1))
+        return product, ops.reshape(again, x.shape)
 
     def parameters(
         self, shapes: dict[str, tuple[int, ...]], S: int, context: ConnectionContext
@@ -308,11 +310,12 @@ class FromStreams(Settings):
         self, stacked: tuple[int, ...], shape: tuple[int, ...], S: int, context: ConnectionContext
     ) -> Parameter:
         """φ [*stacked, rows, inputs] for logits of that shape."""
-        n = self.inputs(S, context)
+        G = self.groups(S)
+        n = S * context.width // G
         deviation = 1.0 if self.phi is None else self.phi
         per_input = self.phi is None or self.phi_per_input
         start = Normal(deviation / math.sqrt(n) if per_input else deviation)
-        return Parameter((*stacked, self.rows(shape, S), n), start, is_matrix=True)
+        return Parameter((*stacked, math.prod(shape) // G, n), start, is_matrix=True)
 
     def repeated(self, ops: Ops, alpha: Array, sizes: Sequence[int]) -> Array:
         """α [L, parts or 1] once for each logit, [L, logits]; `sizes`: numbers of logits."""
@@ -337,17 +340,6 @@ class Dynamic(FromStreams):
 
     kind: Literal["dynamic"] = "dynamic"
 
-    def inputs(self, S: int, context: ConnectionContext) -> int:
-        return S * context.width
-
-    def rows(self, shape: tuple[int, ...], S: int) -> int:
-        return math.prod(shape)
-
-    def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
-        N, S, C = x.shape
-        product, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N, S * C)), phi)
-        return product, ops.reshape(again, x.shape)
-
 
 class DynamicPerStream(FromStreams):
     """H̃ = α·tanh(θ x̄ᵀ) + b: x̄_s is the mean of stream s, RMS-normalised over its C channels.
@@ -357,18 +349,6 @@ class DynamicPerStream(FromStreams):
 
     kind: Literal["dynamic_per_stream"] = "dynamic_per_stream"
     per_stream = True
-
-    def inputs(self, S: int, context: ConnectionContext) -> int:
-        return context.width
-
-    def rows(self, shape: tuple[int, ...], S: int) -> int:
-        return math.prod(shape) // S
-
-    def product(self, ops: Ops, phi: Array, x: Array) -> tuple[Array, Array]:
-        N, S, C = x.shape
-        product, again = ops.custom_vjp(NormedProduct(self.eps), ops.reshape(x, (N * S, C)), phi)
-        by_stream = ops.reshape(ops.tanh(product), (N, S, phi.shape[0]))
-        return ops.transpose(by_stream, (0, 2, 1)), ops.reshape(again, x.shape)
 
 
 COEFFICIENTS = Registry(
