@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from wrapped import network_in
 
-from fathom.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection
 from fathom.operations.torch_ops import TorchOps
 from fathom_study import tasks
 from fathom_study.config import Spec
@@ -32,7 +32,6 @@ Writing = Callable[[Tensor], Tensor]
 class Pypi(Connection):
     """A module of the package around every sub-layer."""
 
-    context: ConnectionContext
     modules: nn.ModuleList
     streams: int
 
@@ -63,7 +62,8 @@ def connection(spec: Spec) -> Pypi:
     modules = [
         kind[spec.variant](S, dim=spec.model.width, layer_index=layer) for layer in range(sublayers)
     ]
-    return Pypi(tasks.Problem(spec).network.connection.context, nn.ModuleList(modules), S)
+    context = tasks.Problem(spec).network.connection.context
+    return Pypi(spec.connection, context, nn.ModuleList(modules), S)
 
 
 class Steps:

@@ -16,7 +16,7 @@ from mlx import nn
 from mlx.optimizers import AdamW
 from wrapped import coefficients, network_in
 
-from fathom.connections.connection import Connection, ConnectionContext
+from fathom.connections.connection import Connection
 from fathom_study import tasks
 from fathom_study.backends.mlx import MlxBackend
 from fathom_study.config import Spec
@@ -33,7 +33,6 @@ State = tuple[mx.array, ...]
 class Released(Connection):
     """Modules of the package around the sub-layers."""
 
-    context: ConnectionContext
     release: Any
     modules: list
 
@@ -120,7 +119,7 @@ def deepseek_v41(spec: Spec) -> DeepseekV41:
         module = release.HyperConnection(args)
         module.update({name: mx.array(value) for name, value in values.items()})
         modules.append(module)
-    return DeepseekV41(problem.network.connection.context, release, modules)
+    return DeepseekV41(spec.connection, problem.network.connection.context, release, modules)
 
 
 def kimi_k3(spec: Spec) -> KimiK3:
@@ -131,7 +130,7 @@ def kimi_k3(spec: Spec) -> KimiK3:
     ours, params = problem.network.connection, problem.initial_parameters()
     pairs = zip(params["connection.query"], params["connection.key_gain"], strict=True)
     modules = [Weights(*pair) for pair in pairs]
-    return KimiK3(ours.context, release, modules, ours.group, ours.settings.eps)
+    return KimiK3(ours.settings, ours.context, release, modules, ours.group, ours.settings.eps)
 
 
 class Steps:

@@ -15,7 +15,7 @@ from pypi import Steps as WrappedSteps
 from torch import Tensor, nn
 from wrapped import coefficients
 
-from fathom.connections.connection import Apart, Connection, ConnectionContext
+from fathom.connections.connection import Apart, Connection
 from fathom.operations.torch_ops import TorchOps
 from fathom_study import tasks
 from fathom_study.config import Spec
@@ -32,7 +32,6 @@ State = tuple[Tensor, ...]
 class Released(Connection):
     """Modules of the package around the sub-layers, and one that reads at the end."""
 
-    context: ConnectionContext
     modules: nn.ModuleList
 
     def parameters(self) -> dict:
@@ -115,7 +114,7 @@ def deepseek_v4(spec: Spec) -> DeepseekV4:
         module = kind(config)
         module.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
         modules.append(module)
-    return DeepseekV4(problem.network.connection.context, nn.ModuleList(modules))
+    return DeepseekV4(spec.connection, problem.network.connection.context, nn.ModuleList(modules))
 
 
 def inkling2(spec: Spec) -> Inkling2:
@@ -132,7 +131,7 @@ def inkling2(spec: Spec) -> Inkling2:
         own = torch.tensor(queries[rows.start : rows.stop]).reshape(module.query.shape)
         module.load_state_dict({"query": own})
         modules.append(module)
-    return Inkling2(ours.context, nn.ModuleList(modules), ours.group)
+    return Inkling2(ours.settings, ours.context, nn.ModuleList(modules), ours.group)
 
 
 Steps = partial(WrappedSteps, wrap=connection)
