@@ -68,11 +68,16 @@ _ROWS = tomllib.loads(Path(__file__).with_name("schemes.toml").read_text(encodin
 
 ABOUT: Registry[About] = Registry(
     {
-        name: About(**{key: row.pop(key) for key in About._fields if key in row})
+        name: About(**{key: value for key, value in row.items() if key in About._fields})
         for name, row in _ROWS.items()
     }
 )
 """Facts about each named scheme."""
+
+_SETTINGS = {
+    name: {key: value for key, value in row.items() if key not in About._fields}
+    for name, row in _ROWS.items()
+}
 
 
 def resolve(
@@ -123,7 +128,7 @@ def _expand(
 
 
 SCHEMES: Registry[Mapping[str, Any]] = Registry(
-    {name: _expand(row, _ROWS, ()) for name, row in _ROWS.items()}
+    {name: _expand(row, _SETTINGS, ()) for name, row in _SETTINGS.items()}
 )
 """Settings of schemes by name, for any network."""
 
